@@ -1,0 +1,81 @@
+/* Extensions of this library to the C interface of the Nervix client.
+ *
+ * Everything here is named nxx_ and may be absent from another library of the same interface: a host looks each function up and
+ * does without it. The conventions of nervix_client.h hold.
+ */
+#ifndef NERVIX_CLIENT_EXT_H
+#define NERVIX_CLIENT_EXT_H
+
+#include "nervix_client.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The structures of the Arrow C data interface; a host that has its own declares them under the same guard. */
+struct ArrowSchema;
+struct ArrowArray;
+
+typedef struct nxx_connect_options nxx_connect_options;
+
+/* Where an outcome came from. */
+typedef enum nxx_origin {
+  NXX_ORIGIN_EXECUTED = 1,
+  NXX_ORIGIN_RECOVERED = 2
+} nxx_origin;
+
+/* Why a generation of a subscription ended. */
+typedef enum nxx_end_reason {
+  NXX_END_RELAY_REMOVED = 1,
+  NXX_END_RELAY_CHANGED = 2
+} nxx_end_reason;
+
+/* Why rows were skipped. */
+typedef enum nxx_skip_cause {
+  NXX_SKIP_FILTER_FAILED = 1,
+  NXX_SKIP_DOMAIN_TIME_UNAVAILABLE = 2,
+  NXX_SKIP_ENCODING_FAILED = 3
+} nxx_skip_cause;
+
+/* Connect options: more servers to try, and how long to wait. Timeouts are milliseconds, 1 or more: `request` bounds the wait for
+ * one reply, `retry` one public call with all its retries and redirects. Both are 120,000 unless set. */
+nxx_connect_options *nxx_connect_options_new(void);
+nx_error *nxx_connect_options_add_seed(nxx_connect_options *options, const uint8_t *server, size_t server_len);
+nx_error *nxx_connect_options_request_timeout(nxx_connect_options *options, uint64_t millis);
+nx_error *nxx_connect_options_retry_timeout(nxx_connect_options *options, uint64_t millis);
+void nxx_connect_options_free(nxx_connect_options *options);
+
+/* nx_session_connect with options, which are copied; NULL options are the defaults. */
+nx_error *nxx_session_connect(const uint8_t *server, size_t server_len, const uint8_t *domain, size_t domain_len,
+    const uint8_t *username, size_t username_len, const uint8_t *password, size_t password_len,
+    const nxx_connect_options *options, const nx_cancel *cancel, nx_session **out);
+
+/* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
+ * calls the release callbacks of both structures. A sensitive field is a nullable column of nulls whose field metadata holds
+ * `nervix.redacted` = `true`; DATETIME is a timestamp in nanoseconds with the zone +00:00. TYPE for an event without rows. */
+nx_error *nxx_event_arrow(const nx_event *event, int32_t part, struct ArrowSchema *schema, struct ArrowArray *array);
+
+/* What an event says besides its kind. Each is true, with the value, only for an event that carries it: the reason for ENDED,
+ * the cause for ROWS_SKIPPED. The message is borrowed from the event and may be empty. */
+bool nxx_event_end_reason(const nx_event *event, nxx_end_reason *reason);
+bool nxx_event_skip_cause(const nx_event *event, nxx_skip_cause *cause);
+void nxx_event_message(const nx_event *event, const uint8_t **message, size_t *message_len);
+
+/* True, with the origin, when a server answered. */
+bool nxx_outcome_origin(const nx_outcome *outcome, nxx_origin *origin);
+/* True for a completed command that changed nothing because what it makes was there. */
+bool nxx_outcome_already_existed(const nx_outcome *outcome);
+/* True when the outcome was decided without asking a server. */
+bool nxx_outcome_decided_locally(const nx_outcome *outcome);
+/* The outcomes of a request of several statements, in written order; none for a single statement. */
+size_t nxx_outcome_statement_count(const nx_outcome *outcome);
+nx_error *nxx_outcome_statement(const nx_outcome *outcome, size_t index, nx_disposition *disposition, bool *already_existed,
+    const uint8_t **message, size_t *message_len, size_t *diagnostic_count);
+nx_error *nxx_outcome_statement_diagnostic(const nx_outcome *outcome, size_t index, size_t diagnostic,
+    const uint8_t **message, size_t *message_len, bool *has_span, uint32_t *start, uint32_t *end);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* NERVIX_CLIENT_EXT_H */
