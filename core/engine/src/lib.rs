@@ -1,1 +1,15 @@
-//! placeholder
+//! The client side of the session protocol as a state machine.
+//!
+//! Owns every decision about requests, commands, redirects, recovery and subscriptions. Knows no sockets, threads, clocks or
+//! randomness: a runner feeds it the time, what hosts ask and what happened on connections, and does what comes out.
+
+mod api;
+mod engine;
+mod origin;
+
+pub use api::{
+    Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, Event, EventKind, ExecutionId, Input, Now,
+    OpenedSubscription, Outcome, Output, StatementReport, Stop,
+};
+pub use engine::Engine;
+pub use origin::{Origin, DEFAULT_PORT};
