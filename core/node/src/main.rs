@@ -1,1 +1,4 @@
+mod graph;
+mod lang;
+
 fn main() {}
