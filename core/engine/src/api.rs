@@ -118,7 +118,10 @@ pub enum Output {
     /// Reset the exchange and close its connection; never half-close it. Nothing more is read from it.
     Reset { conn: ConnId },
     /// A call is over.
-    Done { call: CallId, result: Result<Done, Error> },
+    Done {
+        call: CallId,
+        result: Result<Done, Error>,
+    },
 }
 
 /// Kinds of errors, as the C interface numbers them.
@@ -150,7 +153,11 @@ pub struct Error {
 
 impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), reference: None }
+        Self {
+            kind,
+            message: message.into(),
+            reference: None,
+        }
     }
 
     pub(crate) fn of_command(mut self, reference: &str) -> Self {
@@ -228,15 +235,30 @@ pub struct Event {
 pub enum EventKind {
     Rows(CheckedRows),
     /// The server dropped rows (S-5).
-    DeliveryLost { rows: u64 },
+    DeliveryLost {
+        rows: u64,
+    },
     /// The server could not deliver rows (S-5).
-    RowsSkipped { rows: u64, cause: RowsSkippedCause, message: String },
+    RowsSkipped {
+        rows: u64,
+        cause: RowsSkippedCause,
+        message: String,
+    },
     /// The last event of its generation (S-4).
-    Ended { reason: SubscriptionEndReason, message: String },
+    Ended {
+        reason: SubscriptionEndReason,
+        message: String,
+    },
     /// A gap: the session was lost, and the subscription is opened again on the next one (S-7).
-    Interrupted { message: String },
+    Interrupted {
+        message: String,
+    },
     /// The reader was too slow: what was queued is gone, and nothing more comes on this session (S-8).
-    Overflow { dropped: u64 },
+    Overflow {
+        dropped: u64,
+    },
     /// An attempt to open the subscription again was refused or left unanswered, and will be repeated (S-7).
-    RestorationFailed { message: String },
+    RestorationFailed {
+        message: String,
+    },
 }

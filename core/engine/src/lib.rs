@@ -5,11 +5,17 @@
 
 mod api;
 mod engine;
+mod exchange;
+mod execution;
 mod origin;
+mod reach;
+mod reference;
+mod statement;
+mod subscriptions;
 
 pub use api::{
-    Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, Event, EventKind, ExecutionId, Input, Now,
-    OpenedSubscription, Outcome, Output, StatementReport, Stop,
+    Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, Event, EventKind,
+    ExecutionId, Input, Now, OpenedSubscription, Outcome, Output, StatementReport, Stop,
 };
 pub use engine::Engine;
 pub use origin::{Origin, DEFAULT_PORT};

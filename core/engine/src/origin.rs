@@ -32,7 +32,10 @@ impl Origin {
             return Err(refusal(text, "its path must be /"));
         }
         if authority.contains('@') {
-            return Err("the server address must have no user information: pass the credentials apart".to_owned());
+            return Err(
+                "the server address must have no user information: pass the credentials apart"
+                    .to_owned(),
+            );
         }
         let (host, port) = match authority.strip_prefix('[') {
             Some(bracketed) => {
@@ -42,7 +45,12 @@ impl Origin {
                 if host.parse::<std::net::Ipv6Addr>().is_err() {
                     return Err(refusal(text, "what its brackets hold is no IPv6 address"));
                 }
-                (host, after.strip_prefix(':').or(if after.is_empty() { Some("") } else { None }))
+                (
+                    host,
+                    after
+                        .strip_prefix(':')
+                        .or(if after.is_empty() { Some("") } else { None }),
+                )
             }
             None => match authority.split_once(':') {
                 Some((host, port)) if !port.contains(':') => (host, Some(port)),
@@ -52,17 +60,23 @@ impl Origin {
         };
         let port = match port {
             Some("") if !authority.ends_with(':') => DEFAULT_PORT,
-            Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => match digits.parse() {
-                Ok(port) if port != 0 => port,
-                _ => return Err(refusal(text, "its port must be 1 to 65535")),
-            },
+            Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                match digits.parse() {
+                    Ok(port) if port != 0 => port,
+                    _ => return Err(refusal(text, "its port must be 1 to 65535")),
+                }
+            }
             _ => return Err(refusal(text, "its port must be a number")),
         };
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':');
         if host.is_empty() || !host.bytes().all(legal) {
             return Err(refusal(text, "its host is missing or is no host name"));
         }
-        Ok(Self { secure, host: host.to_ascii_lowercase(), port })
+        Ok(Self {
+            secure,
+            host: host.to_ascii_lowercase(),
+            port,
+        })
     }
 
     /// Whether a client that started at `self` may follow a redirect or a seed to `other`: never from https to http.
@@ -97,7 +111,12 @@ fn refusal(text: &str, why: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -106,9 +125,22 @@ mod tests {
     #[test]
     fn reads_origins() {
         let origin = Origin::parse("HTTP://Node-1.example:99/").unwrap();
-        assert_eq!(origin, Origin { secure: false, host: "node-1.example".into(), port: 99 });
-        assert_eq!(Origin::parse("http://127.0.0.1").unwrap().port, DEFAULT_PORT);
-        assert_eq!(Origin::parse("https://[::1]:5").unwrap().to_string(), "https://[::1]:5");
+        assert_eq!(
+            origin,
+            Origin {
+                secure: false,
+                host: "node-1.example".into(),
+                port: 99
+            }
+        );
+        assert_eq!(
+            Origin::parse("http://127.0.0.1").unwrap().port,
+            DEFAULT_PORT
+        );
+        assert_eq!(
+            Origin::parse("https://[::1]:5").unwrap().to_string(),
+            "https://[::1]:5"
+        );
         assert_eq!(Origin::parse("https://[::1]").unwrap().port, DEFAULT_PORT);
     }
 
@@ -116,20 +148,46 @@ mod tests {
     #[test]
     fn refuses_what_is_no_origin() {
         for text in [
-            "", "127.0.0.1:1", "ftp://a", "http://", "http://:1", "http://a:", "http://a:0", "http://a:65536", "http://a:+1",
-            "http://a/b", "http://a//", "http://a?b", "http://a#b", "http://u:p@a", "http://[::1", "http://[::1]x",
-            "http://[zz]:1", "http://::1:2", "http://a b", "http://a\0b", "http://a:1:2", "http://[::1]:",
+            "",
+            "127.0.0.1:1",
+            "ftp://a",
+            "http://",
+            "http://:1",
+            "http://a:",
+            "http://a:0",
+            "http://a:65536",
+            "http://a:+1",
+            "http://a/b",
+            "http://a//",
+            "http://a?b",
+            "http://a#b",
+            "http://u:p@a",
+            "http://[::1",
+            "http://[::1]x",
+            "http://[zz]:1",
+            "http://::1:2",
+            "http://a b",
+            "http://a\0b",
+            "http://a:1:2",
+            "http://[::1]:",
         ] {
             assert!(Origin::parse(text).is_err(), "{text}");
         }
-        assert!(!Origin::parse("http://user:secret@a/x").unwrap_err().contains("secret"));
+        assert!(!Origin::parse("http://user:secret@a/x")
+            .unwrap_err()
+            .contains("secret"));
     }
 
     // rule: T-2
     #[test]
     fn never_leads_from_https_to_http() {
-        let (plain, secure) = (Origin::parse("http://a").unwrap(), Origin::parse("https://a").unwrap());
-        assert!(plain.may_lead_to(&secure) && plain.may_lead_to(&plain) && secure.may_lead_to(&secure));
+        let (plain, secure) = (
+            Origin::parse("http://a").unwrap(),
+            Origin::parse("https://a").unwrap(),
+        );
+        assert!(
+            plain.may_lead_to(&secure) && plain.may_lead_to(&plain) && secure.may_lead_to(&secure)
+        );
         assert!(!secure.may_lead_to(&plain));
     }
 

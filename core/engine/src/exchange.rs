@@ -1,0 +1,161 @@
+//! One exchange with a server: its requests in flight and their identities (C-1 to C-6, F-7).
+//!
+//! Owns correlation. Knows nothing of what a reply means.
+
+use std::collections::BTreeMap;
+
+use nervix_wire::types::{ClientMessage, ClientRequest, Reply, ReplyBody, ServerBody};
+use nervix_wire::{EncodeError, Reassembler, Violation};
+
+use crate::api::{CallId, ConnId, ExecutionId};
+use crate::origin::Origin;
+use crate::subscriptions::SubId;
+
+/// Requests in flight that a server promises to admit (C-6).
+const IN_FLIGHT: usize = 64;
+
+/// Who asked, and so what a reply is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Command(ExecutionId),
+    Domains(ExecutionId),
+    Subscribe(ExecutionId),
+    Unsubscribe(ExecutionId, SubId),
+    /// Opens a kept subscription again.
+    Reopen(SubId),
+    /// Deletes a subscription whose reader was too slow.
+    Drop(SubId),
+    Suggest(CallId),
+    Cancel,
+    /// Asks for anything at all, to see whether the server still answers.
+    Probe,
+}
+
+#[derive(Debug)]
+struct Pending {
+    asked: Asked,
+    sent: u64,
+    parts: Option<Reassembler>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) conn: ConnId,
+    pub(crate) origin: Origin,
+    /// When a frame last arrived.
+    pub(crate) heard: u64,
+    last_id: u64,
+    pending: BTreeMap<u64, Pending>,
+}
+
+/// Why a request was not written.
+#[derive(Debug)]
+pub(crate) enum Unsent {
+    /// Wait until one in flight is answered.
+    Full,
+    /// It is no legal frame.
+    Refused(EncodeError),
+}
+
+impl Exchange {
+    pub(crate) fn new(conn: ConnId, origin: Origin, now: u64) -> Self {
+        Self {
+            conn,
+            origin,
+            heard: now,
+            last_id: 0,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// Registers a request and gives its frame; the frame is sent after this (C-2).
+    pub(crate) fn register(
+        &mut self,
+        asked: Asked,
+        request: ClientRequest,
+        now: u64,
+    ) -> Result<(u64, Vec<u8>), Unsent> {
+        // 2^64 requests do not fit into the lifetime of a machine, but the identity must not wrap (C-1).
+        let (true, Some(id)) = (self.has_room(), self.last_id.checked_add(1)) else {
+            return Err(Unsent::Full);
+        };
+        let message = ClientMessage {
+            request_id: id,
+            request,
+        };
+        let frame = nervix_wire::encode_client(&message).map_err(Unsent::Refused)?;
+        self.last_id = id;
+        self.pending.insert(
+            id,
+            Pending {
+                asked,
+                sent: now,
+                parts: None,
+            },
+        );
+        Ok((id, frame))
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.pending.len() < IN_FLIGHT
+    }
+
+    /// Takes a reply to a request in flight. None while parts are missing, and for a reply nobody waits for (C-3).
+    pub(crate) fn answered(
+        &mut self,
+        reply: Reply,
+    ) -> Result<Option<(Asked, ReplyBody)>, Violation> {
+        let id = reply.request_id;
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return Ok(None);
+        };
+        let body = match reply.body {
+            ReplyBody::TransferPart(part) => {
+                let parts = pending.parts.get_or_insert_with(|| Reassembler::new(id));
+                match parts.push(id, &part)? {
+                    None => return Ok(None),
+                    Some(message) => match message.body {
+                        ServerBody::Reply(reply) => reply.body,
+                        _ => return Err(Violation::new("F-7", "joined parts that are no reply")),
+                    },
+                }
+            }
+            _ if pending.parts.is_some() => {
+                return Err(Violation::new(
+                    "F-7",
+                    "a whole reply between the parts of one",
+                ))
+            }
+            body => body,
+        };
+        Ok(self
+            .pending
+            .remove(&id)
+            .map(|pending| (pending.asked, body)))
+    }
+
+    pub(crate) fn asks(&self, wanted: Asked) -> Option<u64> {
+        self.pending
+            .iter()
+            .find(|(_, pending)| pending.asked == wanted)
+            .map(|(id, _)| *id)
+    }
+
+    pub(crate) fn idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// When the oldest request in flight was sent.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.pending.values().map(|pending| pending.sent).min()
+    }
+
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = Asked> + '_ {
+        self.pending.values().map(|pending| pending.asked)
+    }
+
+    /// Stops waiting for what another exchange does from now on.
+    pub(crate) fn keep_only(&mut self, keep: impl Fn(Asked) -> bool) {
+        self.pending.retain(|_, pending| keep(pending.asked));
+    }
+}

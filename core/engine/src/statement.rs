@@ -1,0 +1,330 @@
+//! Which request a text of NSPL is (L-1, L-2).
+//!
+//! Owns the splitting into statements and the recognition of those that are requests of their own. Knows nothing else of the
+//! language: whatever it does not recognise is the server's to judge.
+
+use nervix_wire::types::{Diagnostic, SourceSpan};
+
+/// What a client does with a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    Command,
+    Use {
+        domain: String,
+    },
+    ListDomains,
+    /// `name` is what the statement seems to call the subscription; the server decides.
+    Subscribe {
+        name: String,
+    },
+    Unsubscribe {
+        name: String,
+    },
+    /// Refused without asking a server.
+    Refused {
+        message: String,
+        diagnostics: Vec<Diagnostic>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word<'a> {
+    text: &'a str,
+    start: usize,
+}
+
+impl Word<'_> {
+    fn end(&self) -> usize {
+        self.start.saturating_add(self.text.len())
+    }
+
+    fn is(&self, keyword: &str) -> bool {
+        self.text.eq_ignore_ascii_case(keyword)
+    }
+}
+
+/// The words of each statement that is not empty. A quoted text is one word.
+fn statements(query: &str) -> Vec<Vec<Word<'_>>> {
+    let mut all = Vec::new();
+    let mut words = Vec::new();
+    let mut word: Option<usize> = None;
+    let mut quoted = false;
+    let mut comment = false;
+    let mut chars = query.char_indices().peekable();
+    let close = |word: &mut Option<usize>, words: &mut Vec<_>, end: usize| {
+        if let Some(start) = word.take() {
+            words.push(Word {
+                text: query.get(start..end).unwrap_or_default(),
+                start,
+            });
+        }
+    };
+    while let Some((at, c)) = chars.next() {
+        if comment {
+            comment = c != '\n';
+        } else if quoted {
+            // A doubled quote closes the text and opens it again at once, which comes to the same.
+            quoted = c != '\'';
+        } else if c == '/' && chars.peek().is_some_and(|&(_, next)| next == '/') {
+            close(&mut word, &mut words, at);
+            comment = true;
+        } else if c == ';' {
+            close(&mut word, &mut words, at);
+            all.push(std::mem::take(&mut words));
+        } else if c.is_whitespace() {
+            close(&mut word, &mut words, at);
+        } else {
+            quoted = c == '\'';
+            word.get_or_insert(at);
+        }
+    }
+    close(&mut word, &mut words, query.len());
+    all.push(words);
+    all.retain(|words| !words.is_empty());
+    all
+}
+
+/// Statements that a client of this library sends on their own, or not at all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Special {
+    Use,
+    ListDomains,
+    Subscribe,
+    Unsubscribe,
+    /// A reading of transactions, which goes with no other statement.
+    Transactions,
+    Unsupported(&'static str),
+}
+
+fn special(words: &[Word<'_>]) -> Option<Special> {
+    let starts = |keywords: &[&str]| {
+        keywords.len() <= words.len()
+            && words
+                .iter()
+                .zip(keywords)
+                .all(|(word, keyword)| word.is(keyword))
+    };
+    let table: &[(&[&str], Special)] = &[
+        (&["USE"], Special::Use),
+        (&["LIST", "DOMAINS"], Special::ListDomains),
+        (&["CREATE", "SUBSCRIPTION"], Special::Subscribe),
+        (&["DELETE", "SUBSCRIPTION"], Special::Unsubscribe),
+        (&["DESCRIBE", "TRANSACTION"], Special::Transactions),
+        (&["SHOW", "TRANSACTIONS"], Special::Transactions),
+        (
+            &["ATTACH", "DOMAIN", "CLOCK"],
+            Special::Unsupported("domain clocks"),
+        ),
+        (
+            &["DETACH", "DOMAIN", "CLOCK"],
+            Special::Unsupported("domain clocks"),
+        ),
+        (&["UPLOAD", "RESOURCE"], Special::Unsupported("uploads")),
+        (&["BACKUP"], Special::Unsupported("backups")),
+        (&["RESTORE"], Special::Unsupported("restores")),
+        (&["BEGIN"], Special::Unsupported("transactions")),
+        (&["COMMIT"], Special::Unsupported("transactions")),
+        (&["REVERT"], Special::Unsupported("transactions")),
+    ];
+    table
+        .iter()
+        .find(|(keywords, _)| starts(keywords))
+        .map(|(_, special)| *special)
+}
+
+fn refused(message: impl Into<String>) -> Route {
+    Route::Refused {
+        message: message.into(),
+        diagnostics: Vec::new(),
+    }
+}
+
+fn refused_at(message: impl Into<String>, start: usize, end: usize) -> Route {
+    let message = message.into();
+    let span = match (u32::try_from(start), u32::try_from(end)) {
+        (Ok(start), Ok(end)) => Some(SourceSpan { start, end }),
+        _ => None,
+    };
+    let diagnostics = vec![Diagnostic {
+        message: message.clone(),
+        span,
+    }];
+    Route::Refused {
+        message,
+        diagnostics,
+    }
+}
+
+/// The one name after `keywords` words, or the refusal of what is there instead.
+fn name(words: &[Word<'_>], keywords: usize, what: &str, alone: bool) -> Result<String, Route> {
+    let Some(word) = words.get(keywords) else {
+        let end = words.last().map_or(0, Word::end);
+        return Err(refused_at(
+            format!("the name of the {what} is missing"),
+            end,
+            end,
+        ));
+    };
+    let legal = word
+        .text
+        .chars()
+        .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    if !legal {
+        return Err(refused_at(
+            format!("this is not the name of a {what}"),
+            word.start,
+            word.end(),
+        ));
+    }
+    match words.get(keywords.saturating_add(1)) {
+        Some(extra) if alone => {
+            let end = words.last().map_or(extra.end(), Word::end);
+            Err(refused_at(
+                format!("nothing may follow the name of the {what}"),
+                extra.start,
+                end,
+            ))
+        }
+        _ => Ok(word.text.to_owned()),
+    }
+}
+
+/// Decides what to do with a text outside a transaction.
+pub(crate) fn route(query: &str) -> Route {
+    let all = statements(query);
+    let words = match all.as_slice() {
+        [] => return refused("the query holds no statement"),
+        [words] => words,
+        several => {
+            return if several.iter().any(|words| special(words).is_some()) {
+                refused("this statement is sent on its own: run it apart from the others")
+            } else {
+                refused(
+                    "several statements run together only in a transaction: run them one by one",
+                )
+            };
+        }
+    };
+    let route = match special(words) {
+        None | Some(Special::Transactions) => Ok(Route::Command),
+        Some(Special::ListDomains) => match words.get(2) {
+            None => Ok(Route::ListDomains),
+            Some(extra) => Err(refused_at(
+                "nothing may follow LIST DOMAINS",
+                extra.start,
+                words.last().map_or(0, Word::end),
+            )),
+        },
+        Some(Special::Use) => name(words, 1, "domain", true).map(|domain| Route::Use { domain }),
+        Some(Special::Unsubscribe) => {
+            name(words, 2, "subscription", true).map(|name| Route::Unsubscribe { name })
+        }
+        // What is wrong with it is the server's to say, in its own words and with its own span.
+        Some(Special::Subscribe) => Ok(Route::Subscribe {
+            name: words
+                .get(2)
+                .map_or_else(String::new, |word| word.text.to_owned()),
+        }),
+        Some(Special::Unsupported(what)) => Err(refused(format!(
+            "this version of the client does not support {what} yet"
+        ))),
+    };
+    route.unwrap_or_else(|refusal| refusal)
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn is_refused(query: &str) -> bool {
+        matches!(route(query), Route::Refused { .. })
+    }
+
+    fn span(query: &str) -> (u32, u32) {
+        match route(query) {
+            Route::Refused { diagnostics, .. } => {
+                diagnostics[0].span.map(|s| (s.start, s.end)).unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // rule: L-2
+    #[test]
+    fn recognises_the_statements_that_are_requests_of_their_own() {
+        assert_eq!(route("use  d ;"), Route::Use { domain: "d".into() });
+        assert_eq!(route("USE d"), Route::Use { domain: "d".into() });
+        assert_eq!(
+            route("// first\nlist // x;\n domains;;"),
+            Route::ListDomains
+        );
+        assert_eq!(
+            route("Create\tSubscription s TO r;"),
+            Route::Subscribe { name: "s".into() }
+        );
+        assert_eq!(
+            route("DELETE SUBSCRIPTION s;"),
+            Route::Unsubscribe { name: "s".into() }
+        );
+        assert_eq!(
+            route("CREATE SUBSCRIPTION;"),
+            Route::Subscribe {
+                name: String::new()
+            }
+        );
+        assert_eq!(route("SHOW TRANSACTIONS;"), Route::Command);
+        assert_eq!(route("CREATE RELAY;"), Route::Command);
+        assert_eq!(route("USED d;"), Route::Command);
+    }
+
+    // rule: L-2
+    #[test]
+    fn refuses_several_statements_and_none() {
+        for query in [
+            "",
+            " ;; // x",
+            "SHOW UDFS; SHOW UDFS;",
+            "USE d; SHOW UDFS;",
+            "SHOW TRANSACTIONS; SHOW UDFS",
+        ] {
+            assert!(is_refused(query), "{query}");
+        }
+    }
+
+    // rule: L-2
+    #[test]
+    fn quotes_and_comments_hide_semicolons() {
+        assert_eq!(route("LOOKUP 'a;''b;' // c; d\n;"), Route::Command);
+        assert_eq!(route("LOOKUP 'a // not a comment' x;"), Route::Command);
+        assert!(is_refused("LOOKUP 'a'; LOOKUP 'b'"));
+    }
+
+    // rule: L-2
+    #[test]
+    fn a_refusal_points_at_what_is_wrong() {
+        assert_eq!(span("USE;"), (3, 3));
+        assert_eq!(span("USE 'a';"), (4, 7));
+        assert_eq!(span("DELETE SUBSCRIPTION a b c;"), (22, 25));
+        assert_eq!(span("LIST DOMAINS x;"), (13, 14));
+    }
+
+    proptest! {
+        // rule: L-2
+        #[test]
+        fn any_text_is_routed_and_spans_lie_in_it(query in "(USE|LIST|DOMAINS|DELETE SUBSCRIPTION|[ ;'/\\né世a])*") {
+            if let Route::Refused { diagnostics, .. } = route(&query) {
+                for diagnostic in diagnostics {
+                    let span = diagnostic.span.unwrap();
+                    prop_assert!(query.get(span.start as usize..span.end as usize).is_some());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The subscriptions a session keeps and the events its host has not read (S-2 to S-9).
+//!
+//! Owns what each subscription is in the middle of, and one bounded queue of events. Knows no requests and no connections:
+//! it is told when the exchange that holds subscriptions is lost, and says what overflowed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use nervix_wire::types::{RowSchema, SubscriptionHandle};
+
+use crate::api::{Event, EventKind};
+use crate::reach::{Backoff, Jitter, BACKGROUND};
+
+/// One subscription of the host, through all its generations. Never used twice.
+pub(crate) type SubId = u64;
+
+/// What may wait to be read (S-8).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Events of one subscription.
+    pub(crate) events: usize,
+    /// Bytes of one subscription; more than one frame of the frame limit.
+    pub(crate) bytes: usize,
+    /// Bytes of all subscriptions together.
+    pub(crate) total: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            events: 128,
+            bytes: 8 << 20,
+            total: 64 << 20,
+        }
+    }
+}
+
+/// What an event costs beside its frame.
+const OVERHEAD: usize = 256;
+
+/// What a subscription is in the middle of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The current exchange holds its generation.
+    Live,
+    /// A request to open it again is in flight on the current exchange.
+    Reopening,
+    /// No exchange holds it. It is opened again at this time, or as soon as an exchange is there.
+    Waiting(Option<u64>),
+    /// Its reader was too slow; the request to delete it on this session is still to be sent, or in flight.
+    Overflowed { asked: bool },
+    /// Deleted on this session after an overflow; opened again on the next one.
+    Parked,
+    /// A later generation has its name; only its own end may still arrive.
+    Superseded,
+    /// The server ended it for good.
+    Ended,
+    /// Deleted, or nothing of it can arrive any more; it is forgotten once its events are read.
+    Gone,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) name: Arc<str>,
+    pub(crate) domain: String,
+    pub(crate) statement: Arc<str>,
+    pub(crate) place: Place,
+    pub(crate) generation: u64,
+    pub(crate) schema: Arc<RowSchema>,
+    backoff: Backoff,
+    queued: usize,
+    queued_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Queued {
+    sub: SubId,
+    bytes: usize,
+    event: Event,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions {
+    limits: Limits,
+    next: SubId,
+    subs: BTreeMap<SubId, Subscription>,
+    /// Handles of the current exchange.
+    handles: HashMap<(String, u64), SubId>,
+    queue: VecDeque<Queued>,
+    total_bytes: usize,
+}
+
+impl Subscriptions {
+    pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn get(&self, id: SubId) -> Option<&Subscription> {
+        self.subs.get(&id)
+    }
+
+    /// Whether any is to be kept across sessions.
+    pub(crate) fn any_kept(&self) -> bool {
+        self.subs.values().any(|sub| kept(sub.place))
+    }
+
+    /// The newest subscription of that name that is not deleted.
+    pub(crate) fn named(&self, name: &str) -> Option<SubId> {
+        let known = |sub: &Subscription| {
+            &*sub.name == name && !matches!(sub.place, Place::Superseded | Place::Gone)
+        };
+        self.subs
+            .iter()
+            .rev()
+            .find(|(_, sub)| known(sub))
+            .map(|(id, _)| *id)
+    }
+
+    pub(crate) fn holds(&self, handle: &SubscriptionHandle) -> bool {
+        self.by_handle(handle).is_some()
+    }
+
+    /// The subscription a frame of the current exchange is about (S-3).
+    pub(crate) fn by_handle(&self, handle: &SubscriptionHandle) -> Option<SubId> {
+        self.handles
+            .get(&(handle.name.clone(), handle.generation))
+            .copied()
+    }
+
+    /// Follows a new subscription, from within the reader of the frame that opened it (S-2).
+    pub(crate) fn open(
+        &mut self,
+        handle: &SubscriptionHandle,
+        domain: &str,
+        statement: &Arc<str>,
+        schema: RowSchema,
+    ) -> (Arc<str>, Arc<RowSchema>) {
+        let older: Vec<SubId> = self
+            .subs
+            .iter()
+            .filter(|(_, sub)| *sub.name == *handle.name)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in older {
+            let place = match self.subs.get(&id).map(|sub| sub.place) {
+                Some(Place::Live | Place::Superseded) => Place::Superseded,
+                _ => Place::Gone,
+            };
+            self.move_to(id, place);
+        }
+        let name: Arc<str> = Arc::from(handle.name.as_str());
+        let schema = Arc::new(schema);
+        let id = self.next;
+        self.next = self.next.saturating_add(1);
+        self.subs.insert(
+            id,
+            Subscription {
+                name: Arc::clone(&name),
+                domain: domain.to_owned(),
+                statement: Arc::clone(statement),
+                place: Place::Live,
+                generation: handle.generation,
+                schema: Arc::clone(&schema),
+                backoff: Backoff::default(),
+                queued: 0,
+                queued_bytes: 0,
+            },
+        );
+        self.handles
+            .insert((handle.name.clone(), handle.generation), id);
+        (name, schema)
+    }
+
+    /// Follows the next generation of a subscription that was opened again.
+    pub(crate) fn reopened(&mut self, id: SubId, handle: &SubscriptionHandle, schema: RowSchema) {
+        if let Some(sub) = self.subs.get_mut(&id) {
+            sub.place = Place::Live;
+            sub.generation = handle.generation;
+            sub.schema = Arc::new(schema);
+            sub.backoff.reset();
+            self.handles
+                .insert((handle.name.clone(), handle.generation), id);
+        }
+    }
+
+    /// Reports that it could not be opened again, and waits longer than the last time (S-7).
+    pub(crate) fn reopening_refused(
+        &mut self,
+        id: SubId,
+        now: u64,
+        jitter: &mut Jitter,
+        message: String,
+    ) {
+        if let Some(sub) = self.subs.get_mut(&id) {
+            let wait = sub.backoff.next(BACKGROUND, jitter);
+            sub.place = Place::Waiting(Some(now.saturating_add(wait)));
+            self.report(id, EventKind::RestorationFailed { message });
+        }
+    }
+
+    pub(crate) fn move_to(&mut self, id: SubId, place: Place) {
+        if let Some(sub) = self.subs.get_mut(&id) {
+            sub.place = place;
+        }
+        self.forget_if_gone(id);
+    }
+
+    /// Deletes it with what its host has not read.
+    pub(crate) fn delete(&mut self, id: SubId) {
+        let queue = std::mem::take(&mut self.queue);
+        for queued in queue {
+            if queued.sub == id {
+                self.uncount(&queued);
+            } else {
+                self.queue.push_back(queued);
+            }
+        }
+        self.handles.retain(|_, held| *held != id);
+        self.move_to(id, Place::Gone);
+    }
+
+    /// The subscriptions to open again now.
+    pub(crate) fn due(&self, now: u64) -> Vec<SubId> {
+        let due = |place| matches!(place, Place::Waiting(due) if due.is_none_or(|due| due <= now));
+        self.subs
+            .iter()
+            .filter(|(_, sub)| due(sub.place))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.subs
+            .values()
+            .filter_map(|sub| {
+                if let Place::Waiting(due) = sub.place {
+                    due
+                } else {
+                    None
+                }
+            })
+            .min()
+    }
+
+    /// The overflowed subscriptions whose deletion was not asked for yet.
+    pub(crate) fn to_unsubscribe(&self) -> Vec<SubId> {
+        let to_ask = |sub: &Subscription| sub.place == Place::Overflowed { asked: false };
+        self.subs
+            .iter()
+            .filter(|(_, sub)| to_ask(sub))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// The exchange that held subscriptions is over: each gap is reported once (B-7).
+    pub(crate) fn exchange_lost(&mut self, message: &str) {
+        self.handles.clear();
+        let ids: Vec<SubId> = self.subs.keys().copied().collect();
+        for id in ids {
+            match self.subs.get(&id).map(|sub| sub.place) {
+                Some(Place::Live | Place::Overflowed { .. } | Place::Parked) => {
+                    self.move_to(id, Place::Waiting(None));
+                    self.report(
+                        id,
+                        EventKind::Interrupted {
+                            message: message.to_owned(),
+                        },
+                    );
+                }
+                // The gap that began with an earlier loss goes on.
+                Some(Place::Reopening | Place::Waiting(_)) => {
+                    self.move_to(id, Place::Waiting(None))
+                }
+                Some(Place::Superseded) => self.move_to(id, Place::Gone),
+                Some(Place::Ended | Place::Gone) | None => {}
+            }
+        }
+    }
+
+    /// Queues what the server sent about a live subscription, or overflows the queue (S-8).
+    pub(crate) fn push(&mut self, id: SubId, kind: EventKind, frame_bytes: usize) {
+        let Some(sub) = self.subs.get(&id) else {
+            return;
+        };
+        let bytes = frame_bytes.saturating_add(OVERHEAD);
+        if sub.queued >= self.limits.events
+            || sub.queued_bytes.saturating_add(bytes) > self.limits.bytes
+        {
+            self.overflow(id);
+            return;
+        }
+        while self.total_bytes.saturating_add(bytes) > self.limits.total {
+            let most = self
+                .subs
+                .iter()
+                .max_by_key(|(_, sub)| sub.queued_bytes)
+                .map(|(id, _)| *id);
+            match most {
+                Some(most) => {
+                    let before = self.total_bytes;
+                    self.overflow(most);
+                    if most == id {
+                        return;
+                    }
+                    if self.total_bytes >= before {
+                        break;
+                    }
+                }
+                None => break,
+            }
+        }
+        self.enqueue(id, kind, bytes);
+    }
+
+    /// The server ended it: nothing follows (S-4).
+    pub(crate) fn ended(&mut self, id: SubId, kind: EventKind) {
+        self.report(id, kind);
+        self.handles.retain(|_, held| *held != id);
+        let superseded = self
+            .subs
+            .get(&id)
+            .is_some_and(|sub| sub.place == Place::Superseded);
+        self.move_to(
+            id,
+            if superseded {
+                Place::Gone
+            } else {
+                Place::Ended
+            },
+        );
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Event> {
+        let queued = self.queue.pop_front()?;
+        self.uncount(&queued);
+        self.forget_if_gone(queued.sub);
+        Some(queued.event)
+    }
+
+    /// Queues what the engine itself has to say. Of what repeats, only the newest waits, so that a host that reads nothing
+    /// costs nothing.
+    fn report(&mut self, id: SubId, kind: EventKind) {
+        if let Some(last) = self.queue.iter_mut().rev().find(|queued| queued.sub == id) {
+            let repeats = matches!(
+                (&last.event.kind, &kind),
+                (EventKind::Interrupted { .. }, EventKind::Interrupted { .. })
+                    | (
+                        EventKind::RestorationFailed { .. },
+                        EventKind::RestorationFailed { .. }
+                    )
+            );
+            if repeats {
+                last.event.kind = kind;
+                return;
+            }
+        }
+        self.enqueue(id, kind, OVERHEAD);
+    }
+
+    fn enqueue(&mut self, id: SubId, kind: EventKind, bytes: usize) {
+        let Some(sub) = self.subs.get_mut(&id) else {
+            return;
+        };
+        sub.queued = sub.queued.saturating_add(1);
+        sub.queued_bytes = sub.queued_bytes.saturating_add(bytes);
+        self.total_bytes = self.total_bytes.saturating_add(bytes);
+        let event = Event {
+            name: Arc::clone(&sub.name),
+            generation: sub.generation,
+            kind,
+        };
+        self.queue.push_back(Queued {
+            sub: id,
+            bytes,
+            event,
+        });
+    }
+
+    /// Drops what waits of a subscription, says so in its place, and ends its delivery on this session.
+    fn overflow(&mut self, id: SubId) {
+        let mut dropped: u64 = 0;
+        let mut place = None;
+        let queue = std::mem::take(&mut self.queue);
+        for queued in queue {
+            let from_server = matches!(
+                queued.event.kind,
+                EventKind::Rows(_) | EventKind::DeliveryLost { .. } | EventKind::RowsSkipped { .. }
+            );
+            if queued.sub == id && from_server {
+                self.uncount(&queued);
+                dropped = dropped.saturating_add(1);
+                place.get_or_insert(self.queue.len());
+            } else {
+                self.queue.push_back(queued);
+            }
+        }
+        let Some(sub) = self.subs.get_mut(&id) else {
+            return;
+        };
+        if sub.place == Place::Live {
+            sub.place = Place::Overflowed { asked: false };
+            // What else arrives for this generation is dropped too.
+            dropped = dropped.saturating_add(1);
+        }
+        sub.queued = sub.queued.saturating_add(1);
+        sub.queued_bytes = sub.queued_bytes.saturating_add(OVERHEAD);
+        self.total_bytes = self.total_bytes.saturating_add(OVERHEAD);
+        let event = Event {
+            name: Arc::clone(&sub.name),
+            generation: sub.generation,
+            kind: EventKind::Overflow { dropped },
+        };
+        let at = place.unwrap_or(self.queue.len());
+        self.queue.insert(
+            at.min(self.queue.len()),
+            Queued {
+                sub: id,
+                bytes: OVERHEAD,
+                event,
+            },
+        );
+    }
+
+    fn uncount(&mut self, queued: &Queued) {
+        self.total_bytes = self.total_bytes.saturating_sub(queued.bytes);
+        if let Some(sub) = self.subs.get_mut(&queued.sub) {
+            sub.queued = sub.queued.saturating_sub(1);
+            sub.queued_bytes = sub.queued_bytes.saturating_sub(queued.bytes);
+        }
+    }
+
+    fn forget_if_gone(&mut self, id: SubId) {
+        if self
+            .subs
+            .get(&id)
+            .is_some_and(|sub| sub.place == Place::Gone && sub.queued == 0)
+        {
+            self.subs.remove(&id);
+        }
+    }
+}
+
+fn kept(place: Place) -> bool {
+    matches!(
+        place,
+        Place::Live
+            | Place::Reopening
+            | Place::Waiting(_)
+            | Place::Overflowed { .. }
+            | Place::Parked
+    )
+}
