@@ -8,6 +8,7 @@ use flatbuffers::{
     ForwardsUOffset, InvalidFlatbuffer, Vector, Verifiable, Verifier, VerifierOptions, WIPOffset,
 };
 
+use crate::encode;
 use crate::encoder::Encoder;
 use crate::frame::Frame;
 use crate::generated as fb;
@@ -18,7 +19,6 @@ use crate::types::{
 };
 use crate::verified::{check_envelope, limits, SERVER_IDENTIFIER};
 use crate::violation::EncodeError;
-use crate::encode;
 
 const VT_DOMAIN: u16 = 4;
 const VT_STATUS: u16 = 6;
@@ -126,8 +126,9 @@ impl Verifiable for OtherInfo {
                         .verify_union_variant::<ForwardsUOffset<fb::UnpacedDomain<'_>>>(
                             "unpaced", pos,
                         ),
-                    fb::DomainPace::PacedDomain => v
-                        .verify_union_variant::<ForwardsUOffset<fb::PacedDomain<'_>>>("paced", pos),
+                    fb::DomainPace::PacedDomain => {
+                        v.verify_union_variant::<ForwardsUOffset<fb::PacedDomain<'_>>>("paced", pos)
+                    }
                     _ => other_member("pace"),
                 },
             )?
@@ -145,7 +146,8 @@ fn message(bytes: &[u8], at: usize) -> Option<ServerMessage> {
         }),
         fb::ServerBody::Reply => {
             let request_id = long(bytes, body, fb::Reply::VT_REQUEST_ID).filter(|id| *id != 0)?;
-            if fb::ReplyBody(byte(bytes, body, fb::Reply::VT_BODY_TYPE)?) != fb::ReplyBody::DomainList
+            if fb::ReplyBody(byte(bytes, body, fb::Reply::VT_BODY_TYPE)?)
+                != fb::ReplyBody::DomainList
             {
                 return None;
             }
@@ -166,7 +168,12 @@ fn domains(bytes: &[u8], at: usize) -> Option<Vec<DomainInfo>> {
     let vector = follow(bytes, field(bytes, at, VT_DOMAINS)?)?;
     let len = u32::from_le_bytes(array(bytes, vector)?) as usize;
     (1..=len)
-        .map(|entry| info(bytes, follow(bytes, vector.checked_add(entry.checked_mul(4)?)?)?))
+        .map(|entry| {
+            info(
+                bytes,
+                follow(bytes, vector.checked_add(entry.checked_mul(4)?)?)?,
+            )
+        })
         .collect()
 }
 
@@ -193,7 +200,10 @@ fn byte(bytes: &[u8], table: usize, slot: u16) -> Option<u8> {
 }
 
 fn long(bytes: &[u8], table: usize, slot: u16) -> Option<u64> {
-    Some(u64::from_le_bytes(array(bytes, field(bytes, table, slot)?)?))
+    Some(u64::from_le_bytes(array(
+        bytes,
+        field(bytes, table, slot)?,
+    )?))
 }
 
 /// Writes one DomainInfo in this layout.

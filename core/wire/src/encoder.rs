@@ -68,10 +68,7 @@ impl<'b> Encoder<'b> {
         Ok(self.builder.create_string(text))
     }
 
-    pub(crate) fn bytes(
-        &mut self,
-        bytes: &[u8],
-    ) -> Result<WIPOffset<Vector<'b, u8>>, EncodeError> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<WIPOffset<Vector<'b, u8>>, EncodeError> {
         self.room(bytes.len())?;
         Ok(self.builder.create_vector(bytes))
     }

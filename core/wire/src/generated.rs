@@ -9506,6 +9506,7 @@ impl<'a> ::flatbuffers::Verifiable for UploadDisposition {
 impl ::flatbuffers::SimpleToVerifyInSlice for UploadDisposition {}
 pub struct UploadDispositionUnionTableOffset {}
 
+/// Bytes of the text that the request carried, on character boundaries; start is not after end.
 // struct SourceSpan, aligned to 4
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq)]
@@ -9633,6 +9634,7 @@ impl<'a> SourceSpan {
 
 }
 
+/// Numbers of operations, both ends included; first is at least 1 and not above last.
 // struct OperationRange, aligned to 8
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq)]
@@ -9763,6 +9765,7 @@ impl<'a> OperationRange {
 pub enum FingerprintOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// A BLAKE3 digest, or another identity of 32 bytes.
 pub struct Fingerprint<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -10105,6 +10108,7 @@ impl ::core::fmt::Debug for LeaderEndpoints<'_> {
 pub enum LeaderRedirectOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Without a leader no leader is known: wait and try again.
 pub struct LeaderRedirect<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -10682,6 +10686,7 @@ impl ::core::fmt::Debug for BackupArchiveComplete<'_> {
 pub enum BackupDownloadFailedOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Can also end a download after its start, when the rest cannot be read.
 pub struct BackupDownloadFailed<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -11125,6 +11130,7 @@ impl ::core::fmt::Debug for BackupDownloadRequest<'_> {
 pub enum BackupCutOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Both times are there, in order, exactly when quiesced; otherwise the four counters are zero.
 pub struct BackupCut<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -11489,6 +11495,7 @@ impl ::core::fmt::Debug for BackupDomainSummary<'_> {
 pub enum BackupArchiveSummaryOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// A domain backup has no users. Domains ascend by name, none twice.
 pub struct BackupArchiveSummary<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -13149,6 +13156,7 @@ impl ::core::fmt::Debug for AttributedGateBoundary<'_> {
 pub enum QuiesceSubgraphOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Every node stands here with one coverage only, every gate with one boundary.
 pub struct QuiesceSubgraph<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -19948,6 +19956,7 @@ impl ::core::fmt::Debug for ExecutionStepReport<'_> {
 pub enum OperationReportOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// The reasons keep the order in which the statement gave them.
 pub struct OperationReport<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -20426,6 +20435,7 @@ impl ::core::fmt::Debug for OperationReport<'_> {
 pub enum TransactionImpactReportOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Operations are numbered from 1 without a gap; the steps cover them in order, each once.
 pub struct TransactionImpactReport<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -22765,6 +22775,7 @@ impl ::core::fmt::Debug for RowBranch<'_> {
 pub enum RowSchemaOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Has a branch exactly when the relay is branched.
 pub struct RowSchema<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -22957,6 +22968,7 @@ impl ::core::fmt::Debug for NullCell<'_> {
 pub enum RedactedCellOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Stands for every value of a sensitive field, null or not.
 pub struct RedactedCell<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -23803,6 +23815,7 @@ impl ::core::fmt::Debug for I64Cell<'_> {
 pub enum F32CellOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Present even when zero: the sign of a zero and the bits of a NaN are part of the value.
 pub struct F32Cell<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -23899,6 +23912,7 @@ impl ::core::fmt::Debug for F32Cell<'_> {
 pub enum F64CellOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Present even when zero, like an F32Cell.
 pub struct F64Cell<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -25168,6 +25182,7 @@ impl ::core::fmt::Debug for BranchKey<'_> {
 pub enum RowBatchOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// All rows are of one branch; the key is there exactly when the relay is branched.
 pub struct RowBatch<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -25282,6 +25297,7 @@ impl ::core::fmt::Debug for RowBatch<'_> {
 pub enum TransactionPreviewIdentityOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Which preview of a transaction a client looked at before it decided.
 pub struct TransactionPreviewIdentity<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -26032,6 +26048,7 @@ impl ::core::fmt::Debug for TransactionExpired<'_> {
 pub enum TransactionStatusOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// It has applied no more operations than it accepted.
 pub struct TransactionStatus<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -26531,6 +26548,7 @@ impl ::core::fmt::Debug for TransactionById<'_> {
 pub enum CommandRequestOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// One or several statements. The two expectations belong to a held transaction: absent is none, 0 is a position.
 pub struct CommandRequest<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -27483,6 +27501,7 @@ impl ::core::fmt::Debug for InspectTransactionRequest<'_> {
 pub enum SubscribeRequestOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// The statement is the whole CREATE SUBSCRIPTION.
 pub struct SubscribeRequest<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -27615,6 +27634,7 @@ impl ::core::fmt::Debug for SubscribeRequest<'_> {
 pub enum UnsubscribeRequestOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// The plain name, not a statement.
 pub struct UnsubscribeRequest<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -28642,6 +28662,7 @@ impl ::core::fmt::Debug for ReadEmitterBatchRequest<'_> {
 pub enum SettleEmitterBatchRequestOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// A reason comes with Reject only, in 1 to 1024 bytes.
 pub struct SettleEmitterBatchRequest<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -29678,6 +29699,7 @@ impl ::core::fmt::Debug for UnpacedDomainClock<'_> {
 pub enum PacedDomainClockOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// The rate is positive and finite.
 pub struct PacedDomainClock<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -30619,6 +30641,7 @@ impl ::core::fmt::Debug for ResourceEntry<'_> {
 pub enum ResourceEntriesListedOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// In the order of their paths.
 pub struct ResourceEntriesListed<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -31215,6 +31238,7 @@ impl ::core::fmt::Debug for ResourceUsage<'_> {
 pub enum ResourceDescriptionOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Versions ascend; usages are in the order of the models.
 pub struct ResourceDescription<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -31365,6 +31389,7 @@ impl ::core::fmt::Debug for ResourceDescription<'_> {
 pub enum RestoreStepReportOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Names a domain, except for the users' step.
 pub struct RestoreStepReport<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -31625,6 +31650,7 @@ impl ::core::fmt::Debug for RestoredUsers<'_> {
 pub enum RestoredDomainOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Planned models come only from a dry run.
 pub struct RestoredDomain<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -31825,6 +31851,7 @@ impl ::core::fmt::Debug for RestoredDomain<'_> {
 pub enum RestoreReportOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// A domain restore has no users. Domains as in the archive, steps as applied.
 pub struct RestoreReport<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -32925,6 +32952,7 @@ impl ::core::fmt::Debug for StatementOutcome<'_> {
 pub enum CommandOutcomeOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Of one statement `statements` is empty. `transaction` is what the session itself holds; an inspection may be of another. `wasm_state` is JSON.
 pub struct CommandOutcome<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -34609,6 +34637,7 @@ impl ::core::fmt::Debug for PacedDomain<'_> {
 pub enum DomainInfoOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Whether start_version precedes pace is not confirmed: readers accept it last as well.
 pub struct DomainInfo<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -35718,6 +35747,7 @@ impl ::core::fmt::Debug for InspectionOutcome<'_> {
 pub enum SubscriptionHandleOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// A name may be used again: the generation tells its subscriptions apart.
 pub struct SubscriptionHandle<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -36841,6 +36871,7 @@ impl ::core::fmt::Debug for RequestRejected<'_> {
 pub enum TransferPartOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// A piece of a Reply frame that is larger than a frame may be.
 pub struct TransferPart<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -37812,6 +37843,7 @@ impl ::core::fmt::Debug for DomainClockDetachOutcome<'_> {
 pub enum ProducerOpenedOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// The largest backoff is not below the first; one batch never exceeds the bytes granted.
 pub struct ProducerOpened<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -39609,6 +39641,7 @@ impl ::core::fmt::Debug for ParallelConsumerWindow<'_> {
 pub enum EmitterOpenedOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// The largest backoff is not below the first; one batch never exceeds the bytes granted.
 pub struct EmitterOpened<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -41964,6 +41997,7 @@ impl ::core::fmt::Debug for LeaderUnknown<'_> {
 pub enum LeadershipObservedOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// First on every session, and after each change.
 pub struct LeadershipObserved<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -42152,6 +42186,7 @@ impl ::core::fmt::Debug for LeadershipObserved<'_> {
 pub enum DomainsObservedOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Second on every session, and after each change.
 pub struct DomainsObserved<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -43004,6 +43039,7 @@ impl ::core::fmt::Debug for SubscriptionRows<'_> {
 pub enum SubscriptionDeliveryLostOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Rows that were never sent, because the subscription drops when it is slow.
 pub struct SubscriptionDeliveryLost<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -44229,6 +44265,7 @@ impl ::core::fmt::Debug for ProtocolViolated<'_> {
 pub enum SessionEndingOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Nothing follows it.
 pub struct SessionEnding<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -44417,6 +44454,7 @@ impl ::core::fmt::Debug for SessionEnding<'_> {
 pub enum RestoreStartOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Can be answered before any byte of the archive.
 pub struct RestoreStart<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -44961,6 +44999,7 @@ impl ::core::fmt::Debug for RestoreMessage<'_> {
 pub enum RestoreReplyOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Without a request_id when the stream carried none.
 pub struct RestoreReply<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }
@@ -46309,6 +46348,7 @@ impl ::core::fmt::Debug for UploadMessage<'_> {
 pub enum UploadReplyOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
+/// Without a request_id when the stream carried none.
 pub struct UploadReply<'a> {
   pub _tab: ::flatbuffers::Table<'a>,
 }

@@ -5,6 +5,8 @@
 //! It owns every decision about bytes and must not know sessions: which request waits, what a
 //! violation ends, and when anything is sent is decided by those who use it.
 
+#![deny(unsafe_code)]
+
 mod codec;
 mod decode;
 mod domain_info;
@@ -15,6 +17,7 @@ mod raw;
 mod rows;
 mod rules;
 mod transfer;
+#[allow(unsafe_code)]
 mod verified;
 mod violation;
 
@@ -23,7 +26,7 @@ mod violation;
 pub mod types;
 
 /// flatc's code for the schema, checked in as it was generated.
-#[allow(unused_imports, dead_code, deprecated, mismatched_lifetime_syntaxes)]
+#[allow(unsafe_code, unused_imports, dead_code, deprecated, mismatched_lifetime_syntaxes)]
 #[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing)]
 #[rustfmt::skip]
 #[path = "generated.rs"]

@@ -74,10 +74,14 @@ impl RowsFrame {
                 Some(cells)
             }
             (Some(_), None) => {
-                return Err(nonconforming("rows of a branched relay carry no branch key"));
+                return Err(nonconforming(
+                    "rows of a branched relay carry no branch key",
+                ));
             }
             (None, Some(_)) => {
-                return Err(nonconforming("rows of an unbranched relay carry a branch key"));
+                return Err(nonconforming(
+                    "rows of an unbranched relay carry a branch key",
+                ));
             }
         };
         let columns = columns(&schema.fields);
@@ -551,7 +555,10 @@ impl<'a> ListRef<'a> {
         if index >= self.len {
             return None;
         }
-        let entry = self.vector.checked_add(4)?.checked_add(index.checked_mul(4)?)?;
+        let entry = self
+            .vector
+            .checked_add(4)?
+            .checked_add(index.checked_mul(4)?)?;
         locate(self.bytes, follow(self.bytes, entry)?)
     }
 }
@@ -625,7 +632,10 @@ pub fn encode_rows(
         .map(|cells| {
             e.enter()?;
             let cells = Some(e.each(cells, encode_cell)?);
-            Ok(fb::BranchKey::create(e.leave()?, &fb::BranchKeyArgs { cells }))
+            Ok(fb::BranchKey::create(
+                e.leave()?,
+                &fb::BranchKeyArgs { cells },
+            ))
         })
         .transpose()?;
     let rows = e.each(rows, |e, cells| {

@@ -77,10 +77,7 @@ pub(crate) fn member<T>(value: Option<T>, at: &'static str) -> Result<T, Violati
     value.ok_or_else(|| refused(at, "holds another member than it names"))
 }
 
-pub(crate) fn nonzero<T: PartialEq + From<u8>>(
-    value: T,
-    at: &'static str,
-) -> Result<T, Violation> {
+pub(crate) fn nonzero<T: PartialEq + From<u8>>(value: T, at: &'static str) -> Result<T, Violation> {
     if value == T::from(0) {
         return Err(refused(at, "is zero"));
     }
@@ -171,7 +168,11 @@ fn require(holds: bool, at: &str, what: &str) -> Result<(), Violation> {
 }
 
 pub(crate) fn source_span(value: &types::SourceSpan) -> Result<(), Violation> {
-    require(value.start <= value.end, "SourceSpan", "ends before it starts")
+    require(
+        value.start <= value.end,
+        "SourceSpan",
+        "ends before it starts",
+    )
 }
 
 pub(crate) fn operation_range(value: &types::OperationRange) -> Result<(), Violation> {
@@ -212,7 +213,11 @@ fn retry_and_credit(at: &str, backoff: (u64, u64), bytes: (u64, u64)) -> Result<
         at,
         "has a largest backoff below its first",
     )?;
-    require(bytes.0 <= bytes.1, at, "has batches above the bytes granted")
+    require(
+        bytes.0 <= bytes.1,
+        at,
+        "has batches above the bytes granted",
+    )
 }
 
 pub(crate) fn transaction_status(value: &types::TransactionStatus) -> Result<(), Violation> {

@@ -54,10 +54,7 @@ impl Reassembler {
         }
         let offset = self.received.len() as u64;
         if part.offset != offset {
-            return refuse(format!(
-                "a part begins at {}, not at {offset}",
-                part.offset
-            ));
+            return refuse(format!("a part begins at {}, not at {offset}", part.offset));
         }
         if part.chunk.is_empty() {
             return refuse("a part is empty".into());
@@ -77,12 +74,10 @@ impl Reassembler {
     fn joined(&self, frame: &Frame) -> Result<ServerMessage, Violation> {
         let message = decode_server_within(frame, TRANSFER_LIMIT)?;
         match &message.body {
-            ServerBody::Reply(reply) if reply.request_id != self.request_id => {
-                refuse(format!(
-                    "the joined reply is to request {}, not {}",
-                    reply.request_id, self.request_id
-                ))
-            }
+            ServerBody::Reply(reply) if reply.request_id != self.request_id => refuse(format!(
+                "the joined reply is to request {}, not {}",
+                reply.request_id, self.request_id
+            )),
             ServerBody::Reply(reply) if matches!(reply.body, ReplyBody::TransferPart(_)) => {
                 refuse("the joined reply is itself a part".into())
             }

@@ -51,6 +51,7 @@ impl BackupDownloadFailure {
     }
 }
 
+/// Can also end a download after its start, when the rest cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackupDownloadFailed {
     pub failure: BackupDownloadFailure,
@@ -127,6 +128,7 @@ impl BackupCutKind {
     }
 }
 
+/// Both times are there, in order, exactly when quiesced; otherwise the four counters are zero.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackupCut {
     pub kind: BackupCutKind,
@@ -147,6 +149,7 @@ pub struct BackupDomainSummary {
     pub section_bytes: u64,
 }
 
+/// A domain backup has no users. Domains ascend by name, none twice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackupArchiveSummary {
     pub total_bytes: u64,
@@ -398,6 +401,7 @@ pub struct ClientMessage {
     pub request: ClientRequest,
 }
 
+/// The rate is positive and finite.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PacedDomainClock {
     pub period_nanos: u64,
@@ -467,11 +471,13 @@ pub enum Leadership {
     LeaderUnknown,
 }
 
+/// First on every session, and after each change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeadershipObserved {
     pub leadership: Leadership,
 }
 
+/// Second on every session, and after each change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DomainsObserved {
     pub domains: Vec<DomainInfo>,
@@ -519,6 +525,7 @@ pub struct SubscriptionRows {
     pub batch: RowBatch,
 }
 
+/// Rows that were never sent, because the subscription drops when it is slow.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SubscriptionDeliveryLost {
     pub subscription: SubscriptionHandle,
@@ -693,6 +700,7 @@ pub enum SessionEndReason {
     ProtocolViolated(ProtocolViolated),
 }
 
+/// Nothing follows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionEnding {
     pub reason: SessionEndReason,
@@ -718,6 +726,7 @@ pub enum ServerBody {
     ProducerEnded(ProducerEnded),
 }
 
+/// Numbers of operations, both ends included; first is at least 1 and not above last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationRange {
     pub first: u64,
@@ -833,6 +842,7 @@ pub struct AttributedGateBoundary {
     pub operations: Vec<u64>,
 }
 
+/// Every node stands here with one coverage only, every gate with one boundary.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuiesceSubgraph {
     pub domain: String,
@@ -1560,6 +1570,7 @@ pub struct ExecutionStepReport {
     pub actual: ActualStepImpact,
 }
 
+/// The reasons keep the order in which the statement gave them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OperationReport {
     pub number: u64,
@@ -1570,6 +1581,7 @@ pub struct OperationReport {
     pub contribution: ImpactEffects,
 }
 
+/// Operations are numbered from 1 without a gap; the steps cover them in order, each once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TransactionImpactReport {
     pub domain: String,
@@ -1722,6 +1734,7 @@ pub struct StatementOutcome {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// Of one statement `statements` is empty. `transaction` is what the session itself holds; an inspection may be of another. `wasm_state` is JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CommandOutcome {
     pub execution_reference: String,
@@ -1885,6 +1898,7 @@ pub enum DomainPace {
     PacedDomain(PacedDomain),
 }
 
+/// Whether start_version precedes pace is not confirmed: readers accept it last as well.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DomainInfo {
     pub domain: String,
@@ -1977,6 +1991,7 @@ pub struct InspectionOutcome {
     pub disposition: InspectionDisposition,
 }
 
+/// A name may be used again: the generation tells its subscriptions apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SubscriptionHandle {
     pub name: String,
@@ -2122,6 +2137,7 @@ pub struct RequestRejected {
     pub message: String,
 }
 
+/// A piece of a Reply frame that is larger than a frame may be.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TransferPart {
     pub total_bytes: u64,
@@ -2177,6 +2193,7 @@ pub struct DomainClockDetachOutcome {
     pub message: String,
 }
 
+/// The largest backoff is not below the first; one batch never exceeds the bytes granted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ProducerOpened {
     pub domain: String,
@@ -2415,6 +2432,7 @@ pub enum ConsumerWindow {
     ParallelConsumerWindow(ParallelConsumerWindow),
 }
 
+/// The largest backoff is not below the first; one batch never exceeds the bytes granted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmitterOpened {
     pub domain: String,
@@ -2621,6 +2639,7 @@ pub struct Reply {
     pub body: ReplyBody,
 }
 
+/// One or several statements. The two expectations belong to a held transaction: absent is none, 0 is a position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CommandRequest {
     pub query: String,
@@ -2683,6 +2702,7 @@ impl SubscriptionType {
     }
 }
 
+/// The statement is the whole CREATE SUBSCRIPTION.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SubscribeRequest {
     pub domain: String,
@@ -2690,6 +2710,7 @@ pub struct SubscribeRequest {
     pub subscription_type: SubscriptionType,
 }
 
+/// The plain name, not a statement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UnsubscribeRequest {
     pub subscription: String,
@@ -2767,6 +2788,7 @@ impl EmitterBatchDecision {
     }
 }
 
+/// A reason comes with Reject only, in 1 to 1024 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SettleEmitterBatchRequest {
     pub consumer: u64,
@@ -2821,6 +2843,7 @@ pub struct ResourceEntry {
     pub content: ResourceEntryContent,
 }
 
+/// In the order of their paths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResourceEntriesListed {
     pub entries: Vec<ResourceEntry>,
@@ -2855,6 +2878,7 @@ pub struct ResourceUsage {
     pub version: u64,
 }
 
+/// Versions ascend; usages are in the order of the models.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResourceDescription {
     pub resource: String,
@@ -2863,6 +2887,7 @@ pub struct ResourceDescription {
     pub usages: Vec<ResourceUsage>,
 }
 
+/// Can be answered before any byte of the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RestoreStart {
     pub request_id: u64,
@@ -2936,6 +2961,7 @@ pub struct RestoreMessage {
     pub part: RestorePart,
 }
 
+/// Without a request_id when the stream carried none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RestoreReply {
     pub request_id: Option<u64>,
@@ -3046,6 +3072,7 @@ impl RestoreStepOutcome {
     }
 }
 
+/// Names a domain, except for the users' step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RestoreStepReport {
     pub kind: RestoreStepKind,
@@ -3060,6 +3087,7 @@ pub struct RestoredUsers {
     pub replaced: u64,
 }
 
+/// Planned models come only from a dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RestoredDomain {
     pub source: String,
@@ -3071,6 +3099,7 @@ pub struct RestoredDomain {
     pub planned_models: Option<TransactionImpactReport>,
 }
 
+/// A domain restore has no users. Domains as in the archive, steps as applied.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RestoreReport {
     pub mode: RestoreMode,
@@ -3184,6 +3213,7 @@ pub struct RowBranch {
     pub fields: Vec<RowField>,
 }
 
+/// Has a branch exactly when the relay is branched.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RowSchema {
     pub fields: Vec<RowField>,
@@ -3230,11 +3260,13 @@ pub struct I64Cell {
     pub value: i64,
 }
 
+/// Present even when zero: the sign of a zero and the bits of a NaN are part of the value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct F32Cell {
     pub value: f32,
 }
 
+/// Present even when zero, like an F32Cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct F64Cell {
     pub value: f64,
@@ -3301,6 +3333,7 @@ pub struct BranchKey {
     pub cells: Vec<Cell>,
 }
 
+/// All rows are of one branch; the key is there exactly when the relay is branched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowBatch {
     pub branch_key: Option<BranchKey>,
@@ -3312,11 +3345,13 @@ pub struct ServerMessage {
     pub body: ServerBody,
 }
 
+/// A BLAKE3 digest, or another identity of 32 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     pub bytes: [u8; 32],
 }
 
+/// Bytes of the text that the request carried, on character boundaries; start is not after end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SourceSpan {
     pub start: u32,
@@ -3336,6 +3371,7 @@ pub struct LeaderEndpoints {
     pub web_console_uri: Option<String>,
 }
 
+/// Without a leader no leader is known: wait and try again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaderRedirect {
     pub leader: Option<LeaderEndpoints>,
@@ -3461,6 +3497,7 @@ pub struct NodeRef {
     pub name: String,
 }
 
+/// Which preview of a transaction a client looked at before it decided.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TransactionPreviewIdentity {
     pub transaction_id: String,
@@ -3490,6 +3527,7 @@ pub enum TransactionState {
     TransactionExpired,
 }
 
+/// It has applied no more operations than it accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TransactionStatus {
     pub transaction_id: String,
@@ -3589,6 +3627,7 @@ pub struct UploadMessage {
     pub part: UploadPart,
 }
 
+/// Without a request_id when the stream carried none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UploadReply {
     pub request_id: Option<u64>,
