@@ -1,1 +1,15 @@
-//! placeholder
+//! What runs an engine: sockets, HTTP/2, name resolution, real time, threads that wait.
+//!
+//! Owns the bytes' way between an engine and a server, the runtime they travel on, and the blocking of host threads. Knows
+//! nothing of requests, replies or recovery, which are the engine's, and nothing of C, which is the interface's.
+
+mod cancel;
+pub mod fork;
+mod framing;
+mod runtime;
+mod session;
+mod stream;
+mod transport;
+
+pub use cancel::Cancel;
+pub use session::{Credentials, Execution, Options, Session};

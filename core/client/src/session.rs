@@ -1,0 +1,645 @@
+//! Sessions as hosts see them: calls that block the calling thread.
+//!
+//! Owns the engine's lock, the waiting of host threads, the session's timer, and carrying out what the engine orders. The lock
+//! is never held while anything is waited for. Knows nothing of what the engine decides, or why.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine as _;
+use http::HeaderValue;
+use nervix_engine::{
+    Call, CallId, Cause, Config, ConnId, Done, Engine, Error, ErrorKind, Event, ExecutionId, Input,
+    Now, Origin, Outcome, Output, Stop,
+};
+use nervix_wire::types::SuggestOutcome;
+use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{unbounded_channel, UnboundedSender};
+use tokio::sync::Notify;
+
+use crate::cancel::{Cancel, Waiter};
+use crate::stream::{self, Order};
+use crate::{fork, runtime};
+
+/// Who opens a session (T-4).
+#[derive(Clone)]
+pub struct Credentials {
+    pub username: String,
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials { .. }")
+    }
+}
+
+/// What a host may choose about a session.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// More servers to try, after the one that is named.
+    pub seeds: Vec<Origin>,
+    /// What one reply may take.
+    pub request_timeout: Duration,
+    /// What one call may take, with all its retries and redirects.
+    pub retry_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let timeout = Duration::from_secs(120);
+        Self {
+            seeds: Vec::new(),
+            request_timeout: timeout,
+            retry_timeout: timeout,
+        }
+    }
+}
+
+/// A prepared command of one session.
+#[derive(Debug)]
+pub struct Execution {
+    id: ExecutionId,
+    reference: Arc<str>,
+    generation: u64,
+    /// Given up, not dropped, in a later generation.
+    owner: Option<Weak<Inner>>,
+}
+
+impl Execution {
+    /// The reference that the command has in every attempt (E-1).
+    pub fn reference(&self) -> &str {
+        &self.reference
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        let owner = self.owner.take();
+        if self.generation != fork::generation() {
+            std::mem::forget(owner);
+        } else if let Some(inner) = owner.and_then(|owner| owner.upgrade()) {
+            // Nothing is left to release in an engine that failed.
+            let _ = inner.enter(|engine, _| engine.release(self.id));
+        }
+    }
+}
+
+/// One session. Usable from several threads; dropping it ends the session without waiting.
+#[derive(Debug)]
+pub struct Session {
+    generation: u64,
+    /// Given up, not dropped, in a later generation.
+    inner: Option<Arc<Inner>>,
+}
+
+impl Session {
+    /// Opens a session; returns once the server said who leads.
+    pub fn connect(
+        server: &Origin,
+        domain: Option<&str>,
+        credentials: Option<&Credentials>,
+        options: &Options,
+        cancel: Option<&Cancel>,
+    ) -> Result<Self, Error> {
+        if let Some(stop) = stopped(cancel)? {
+            return Err(given_up(stop, None));
+        }
+        let authorization = credentials.map(authorization).transpose()?;
+        let runtime = runtime::handle().map_err(|why| Error::new(ErrorKind::Connect, why))?;
+        let mut seeds = vec![server.clone()];
+        seeds.extend(options.seeds.iter().cloned());
+        let config = Config {
+            seeds,
+            domain: domain.map(str::to_owned),
+            request_timeout: nanos(options.request_timeout),
+            retry_timeout: nanos(options.retry_timeout),
+            seed: u64::from_ne_bytes(random()?),
+        };
+        let inner = Arc::new(Inner {
+            runtime,
+            authorization,
+            epoch: Instant::now(),
+            alarm: Arc::new(Alarm {
+                at: AtomicU64::new(NEVER),
+                set: Notify::new(),
+            }),
+            state: Mutex::new(State {
+                engine: Engine::new(config),
+                connections: HashMap::new(),
+                calls: HashMap::new(),
+                next_call: 0,
+                broken: None,
+            }),
+        });
+        runtime.spawn(keep_time(Arc::downgrade(&inner), Arc::clone(&inner.alarm)));
+        let session = Self {
+            generation: fork::generation(),
+            inner: Some(inner),
+        };
+        match session.call(Call::Connect, cancel, None)? {
+            Done::Connected => Ok(session),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Fixes one logical command; sends nothing.
+    pub fn prepare(&self, query: &str, cancel: Option<&Cancel>) -> Result<Execution, Error> {
+        let inner = self.inner()?;
+        if let Some(stop) = stopped(cancel)? {
+            return Err(given_up(stop, None));
+        }
+        let entropy = random()?;
+        let (id, reference) = inner.enter(|engine, now| engine.prepare(now, query, entropy))?;
+        Ok(Execution {
+            id,
+            reference,
+            generation: self.generation,
+            owner: Some(Arc::downgrade(inner)),
+        })
+    }
+
+    /// Runs a prepared command, or recovers its outcome. Every error names the command's reference.
+    pub fn execute(
+        &self,
+        execution: &Execution,
+        cancel: Option<&Cancel>,
+    ) -> Result<Arc<Outcome>, Error> {
+        let reference = execution.reference();
+        let inner = self.inner().map_err(|error| of_command(error, reference))?;
+        if !execution
+            .owner
+            .as_ref()
+            .is_some_and(|owner| std::ptr::eq(owner.as_ptr(), Arc::as_ptr(inner)))
+        {
+            let why = "the execution was prepared by another session: execute it on the session that prepared it";
+            return Err(of_command(
+                Error::new(ErrorKind::InvalidArgument, why),
+                reference,
+            ));
+        }
+        match self.call(Call::Execute(execution.id), cancel, Some(reference))? {
+            Done::Outcome(outcome) => Ok(outcome),
+            other => Err(of_command(unexpected(&other), reference)),
+        }
+    }
+
+    /// Waits for the next event of any subscription.
+    pub fn next_event(&self, cancel: Option<&Cancel>) -> Result<Event, Error> {
+        match self.call(Call::NextEvent, cancel, None)? {
+            Done::Event(event) => Ok(event),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One page of completions.
+    pub fn suggest(
+        &self,
+        input: &str,
+        cursor: u32,
+        page_size: u16,
+        continuation: Option<&str>,
+        cancel: Option<&Cancel>,
+    ) -> Result<SuggestOutcome, Error> {
+        let what = Call::Suggest {
+            input: input.to_owned(),
+            cursor,
+            page_size,
+            continuation: continuation.map(str::to_owned),
+        };
+        match self.call(what, cancel, None)? {
+            Done::Suggestions(page) => Ok(page),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn inner(&self) -> Result<&Arc<Inner>, Error> {
+        match &self.inner {
+            Some(inner) if self.generation == fork::generation() => Ok(inner),
+            _ => Err(Error::new(
+                ErrorKind::Closed,
+                "the session belongs to the process before the fork: open a new one in this process",
+            )),
+        }
+    }
+
+    /// Makes one call and blocks until it is over. `reference` is that of the command it runs, if any.
+    fn call(
+        &self,
+        what: Call,
+        cancel: Option<&Cancel>,
+        reference: Option<&str>,
+    ) -> Result<Done, Error> {
+        let result = match (self.inner(), stopped(cancel)) {
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            (Ok(_), Ok(Some(stop))) => Err(given_up(stop, reference)),
+            (Ok(inner), Ok(None)) => inner.call(what, cancel),
+        };
+        result.map_err(|error| match reference {
+            Some(reference) => of_command(error, reference),
+            None => error,
+        })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let inner = self.inner.take();
+        if self.generation != fork::generation() {
+            std::mem::forget(inner);
+        } else if let Some(inner) = inner {
+            // An engine that failed has no connection left to reset.
+            let _ = inner.enter(|engine, _| engine.shut_down());
+        }
+    }
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// When the engine wants to be woken, and how its timer learns of an earlier time.
+#[derive(Debug)]
+struct Alarm {
+    at: AtomicU64,
+    set: Notify,
+}
+
+struct Inner {
+    runtime: &'static Handle,
+    authorization: Option<HeaderValue>,
+    epoch: Instant,
+    alarm: Arc<Alarm>,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inner { .. }")
+    }
+}
+
+struct State {
+    engine: Engine,
+    connections: HashMap<ConnId, UnboundedSender<Order>>,
+    calls: HashMap<CallId, Arc<Slot>>,
+    next_call: u64,
+    /// Why the engine is not entered any more.
+    broken: Option<String>,
+}
+
+/// Where one host thread waits for its call.
+#[derive(Default)]
+struct Slot {
+    result: Mutex<Option<Result<Done, Error>>>,
+    changed: Condvar,
+}
+
+impl Slot {
+    fn fill(&self, result: Result<Done, Error>) {
+        *self.result.lock() = Some(result);
+        self.changed.notify_one();
+    }
+}
+
+impl Waiter for Slot {
+    fn wake(&self) {
+        // Under the lock, or the wake could fall between the thread's look at its token and its going to sleep.
+        let _held = self.result.lock();
+        self.changed.notify_one();
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Now {
+        let unix = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Now {
+            mono: nanos(self.epoch.elapsed()),
+            unix_millis: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Enters the engine and carries out what it orders. A panic in it ends this session and no other.
+    fn enter<R>(self: &Arc<Self>, with: impl FnOnce(&mut Engine, Now) -> R) -> Result<R, Error> {
+        let mut state = self.state.lock();
+        self.enter_locked(&mut state, with)
+    }
+
+    fn enter_locked<R>(
+        self: &Arc<Self>,
+        state: &mut State,
+        with: impl FnOnce(&mut Engine, Now) -> R,
+    ) -> Result<R, Error> {
+        if let Some(why) = &state.broken {
+            return Err(Error::new(ErrorKind::Protocol, why.clone()));
+        }
+        let entered = catch_unwind(AssertUnwindSafe(|| {
+            let now = self.now();
+            let result = with(&mut state.engine, now);
+            while let Some(output) = state.engine.output() {
+                self.carry_out(&mut state.connections, &mut state.calls, output);
+            }
+            self.set_alarm(state.engine.wakeup(), now);
+            result
+        }));
+        entered.map_err(|panic| {
+            let what = panic.downcast_ref::<&str>().copied();
+            let what = what
+                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+                .unwrap_or("no message");
+            let why = format!(
+                "the client failed and this session is over, which is a defect of the client: {}",
+                one_line(what)
+            );
+            let error = Error::new(ErrorKind::Protocol, why.clone());
+            state.broken = Some(why);
+            for (_, orders) in state.connections.drain() {
+                let _ = orders.send(Order::Reset);
+            }
+            for (_, slot) in state.calls.drain() {
+                slot.fill(Err(error.clone()));
+            }
+            error
+        })
+    }
+
+    fn carry_out(
+        self: &Arc<Self>,
+        connections: &mut HashMap<ConnId, UnboundedSender<Order>>,
+        calls: &mut HashMap<CallId, Arc<Slot>>,
+        output: Output,
+    ) {
+        match output {
+            Output::Open { conn, origin } => {
+                let (sender, orders) = unbounded_channel();
+                connections.insert(conn, sender);
+                let mut ending = Ending {
+                    owner: Arc::downgrade(self),
+                    conn,
+                    cause: Some(panicked()),
+                };
+                let owner = Arc::downgrade(self);
+                let authorization = self.authorization.clone();
+                self.runtime.spawn(async move {
+                    let take = |frame| report(&owner, Input::Frame { conn, frame });
+                    stream::run(origin, authorization, orders, take, |cause| {
+                        ending.tell(cause)
+                    })
+                    .await;
+                });
+            }
+            Output::Send { conn, frame } => {
+                if let Some(orders) = connections.get(&conn) {
+                    // A task that is gone has told why, or is about to.
+                    let _ = orders.send(Order::Send(frame));
+                }
+            }
+            Output::Reset { conn } => {
+                if let Some(orders) = connections.remove(&conn) {
+                    let _ = orders.send(Order::Reset);
+                }
+            }
+            Output::Done { call, result } => {
+                if let Some(slot) = calls.remove(&call) {
+                    slot.fill(result);
+                }
+            }
+        }
+    }
+
+    /// Wakes the timer only for an earlier time: an alarm that rings too early does no harm, and most are moved later.
+    fn set_alarm(&self, wakeup: Option<u64>, now: Now) {
+        // The least step keeps an engine that asks for the past from spinning.
+        let wakeup = wakeup.map_or(NEVER, |at| at.max(now.mono.saturating_add(100_000)));
+        if wakeup < self.alarm.at.load(Ordering::SeqCst) {
+            self.alarm.at.store(wakeup, Ordering::SeqCst);
+            self.alarm.set.notify_one();
+        }
+    }
+
+    fn call(self: &Arc<Self>, what: Call, cancel: Option<&Cancel>) -> Result<Done, Error> {
+        let slot = Arc::new(Slot::default());
+        let registration =
+            cancel.map(|cancel| cancel.register(Arc::clone(&slot) as Arc<dyn Waiter>));
+        let call = {
+            let mut state = self.state.lock();
+            let call = CallId(state.next_call);
+            state.next_call = state.next_call.saturating_add(1);
+            state.calls.insert(call, Arc::clone(&slot));
+            if let Err(error) =
+                self.enter_locked(&mut state, |engine, now| engine.call(now, call, what))
+            {
+                state.calls.remove(&call);
+                return Err(error);
+            }
+            call
+        };
+        let result = self.wait(call, &slot, cancel);
+        drop(registration);
+        result
+    }
+
+    fn wait(
+        self: &Arc<Self>,
+        call: CallId,
+        slot: &Slot,
+        cancel: Option<&Cancel>,
+    ) -> Result<Done, Error> {
+        let mut result = slot.result.lock();
+        let stop = loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            let Some(cancel) = cancel else {
+                slot.changed.wait(&mut result);
+                continue;
+            };
+            if let Some(stop) = cancel.stopped() {
+                break stop;
+            }
+            match cancel.deadline() {
+                Some(deadline) => {
+                    slot.changed.wait_until(&mut result, deadline);
+                }
+                None => slot.changed.wait(&mut result),
+            }
+        };
+        drop(result);
+        self.enter(|engine, now| engine.stop(now, call, stop))?;
+        let result = slot.result.lock().take();
+        // The engine has answered by now; a thread must not wait for ever for one that has not.
+        result.unwrap_or_else(|| {
+            self.state.lock().calls.remove(&call);
+            Err(given_up(stop, None))
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The timer finds nobody and ends; each connection's orders end, which resets it.
+        self.alarm.set.notify_one();
+    }
+}
+
+/// Tells the engine how an exchange ended, even when the task that ran it panicked.
+struct Ending {
+    owner: Weak<Inner>,
+    conn: ConnId,
+    cause: Option<Cause>,
+}
+
+impl Ending {
+    fn tell(&mut self, cause: Option<Cause>) {
+        self.cause = None;
+        if let Some(cause) = cause {
+            report(
+                &self.owner,
+                Input::Closed {
+                    conn: self.conn,
+                    cause,
+                },
+            );
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let cause = self.cause.take();
+        self.tell(cause);
+    }
+}
+
+fn panicked() -> Cause {
+    Cause::Lost(
+        "the client failed while it ran the connection, which is a defect of the client".to_owned(),
+    )
+}
+
+fn report(owner: &Weak<Inner>, input: Input) {
+    let Some(inner) = owner.upgrade() else { return };
+    let mut state = inner.state.lock();
+    if let Input::Closed { conn, .. } = &input {
+        state.connections.remove(conn);
+    }
+    // An engine that failed has told everybody who waited.
+    let _ = inner.enter_locked(&mut state, |engine, now| engine.input(now, input));
+}
+
+/// The timer of one session.
+async fn keep_time(owner: Weak<Inner>, alarm: Arc<Alarm>) {
+    while let Some(epoch) = owner.upgrade().map(|inner| inner.epoch) {
+        let rung = match alarm.at.load(Ordering::SeqCst) {
+            NEVER => {
+                alarm.set.notified().await;
+                false
+            }
+            at => match epoch.checked_add(Duration::from_nanos(at)) {
+                Some(at) => tokio::time::timeout_at(at.into(), alarm.set.notified())
+                    .await
+                    .is_err(),
+                None => {
+                    alarm.set.notified().await;
+                    false
+                }
+            },
+        };
+        let Some(inner) = owner.upgrade() else { return };
+        if rung {
+            let mut state = inner.state.lock();
+            // Under the lock, so that what is set next is newer.
+            alarm.at.store(NEVER, Ordering::SeqCst);
+            let _ = inner.enter_locked(&mut state, |engine, now| engine.wake(now));
+        }
+    }
+}
+
+fn stopped(cancel: Option<&Cancel>) -> Result<Option<Stop>, Error> {
+    match cancel {
+        Some(cancel) if cancel.is_stale() => Err(Error::new(
+            ErrorKind::Closed,
+            "the cancellation token belongs to the process before the fork: make a new one in this process",
+        )),
+        Some(cancel) => Ok(cancel.stopped()),
+        None => Ok(None),
+    }
+}
+
+fn given_up(stop: Stop, reference: Option<&str>) -> Error {
+    let advice = match reference {
+        Some(_) => "; execute the same execution again to learn what became of the command",
+        None => "",
+    };
+    match stop {
+        Stop::Cancelled => Error::new(
+            ErrorKind::Cancelled,
+            format!("the call's token was triggered{advice}"),
+        ),
+        Stop::Deadline => Error::new(
+            ErrorKind::Deadline,
+            format!("the call's deadline passed{advice}"),
+        ),
+    }
+}
+
+fn of_command(mut error: Error, reference: &str) -> Error {
+    if error.reference.is_none() {
+        error.reference = Some(reference.to_owned());
+    }
+    error
+}
+
+fn unexpected(done: &Done) -> Error {
+    let what = match done {
+        Done::Connected => "a connection",
+        Done::Outcome(_) => "an outcome",
+        Done::Event(_) => "an event",
+        Done::Suggestions(_) => "completions",
+    };
+    Error::new(
+        ErrorKind::Protocol,
+        format!("the client answered a call with {what}, which is a defect of the client"),
+    )
+}
+
+fn authorization(credentials: &Credentials) -> Result<HeaderValue, Error> {
+    if credentials.username.contains(':') {
+        let why =
+            "the user name holds a colon, which Basic credentials cannot carry: use another user";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let pair = format!("{}:{}", credentials.username, credentials.password);
+    let value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair)));
+    let mut value = value
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, "the credentials cannot be sent"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(Error::new(
+            ErrorKind::Closed,
+            format!("the system gave no random bytes for a reference: {error}"),
+        )),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
