@@ -3,15 +3,38 @@
 //! Owns every model, what statements do to them, and the way from published rows to subscription frames. Must not
 //! know sockets, threads, sessions or the machine's clock: the caller says what time it is and delivers what comes out.
 
-pub mod delivery;
-pub mod failure;
+mod catalog;
+mod clock;
+mod columns;
+mod command;
+mod construct;
+mod delivery;
+mod describe;
+mod domain;
+mod expr;
+mod failure;
+mod fields;
+mod ipc;
+mod json;
+mod suggest;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 
 use nervix_wire::types::{
     Diagnostic, DomainInfo, RowSchema, SubscriptionEndReason, SuggestOutcome,
 };
 
-pub use delivery::{Delivery, Published, RowsPayload};
+pub use delivery::{Delivery, Published};
 pub use failure::Failure;
+
+use crate::lang::ast::Statement;
+use crate::lang::parse::parse_script;
+use delivery::{Reader, RelayShape};
+use domain::Domain;
+use expr::Scope;
 
 /// The caller's reading of UTC, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +95,11 @@ pub struct OpenedSubscription {
 
 /// Every domain with its models and the subscriptions on them.
 #[derive(Debug, Default)]
-pub struct World {}
+pub struct World {
+    domains: BTreeMap<String, Domain>,
+    /// The newest subscription's number.
+    subscriptions: u64,
+}
 
 impl World {
     pub fn new() -> Self {
@@ -87,46 +114,99 @@ impl World {
         domain: Option<&str>,
         query: &str,
     ) -> StatementResult {
-        StatementResult {
-            disposition: Disposition::Failed,
-            message: "not supported by this node yet".into(),
-            diagnostics: vec![],
-            domains_changed: false,
-            ended: vec![],
-        }
+        command::execute(self, now, cluster, domain, query)
     }
 
     /// Whether a follower may serve this query by itself; whatever cannot be told is the leader's.
     pub fn served_by_any_node(query: &str) -> bool {
-        false
+        command::served_by_any_node(query)
     }
 
     /// In name order.
     pub fn domains(&self) -> Vec<DomainInfo> {
-        vec![]
-    }
-    pub fn has_domain(&self, domain: &str) -> bool {
-        false
+        self.domains.values().map(Domain::info).collect()
     }
 
-    /// Opens what exactly one CREATE SUBSCRIPTION statement says. Names are the session's matter: the same name twice is two subscriptions here.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// Opens what exactly one CREATE SUBSCRIPTION statement says. Names are the session's matter: the same name twice is
+    /// two subscriptions here.
     pub fn subscribe(
         &mut self,
         domain: &str,
         statement: &str,
     ) -> Result<OpenedSubscription, Failure> {
-        Err(Failure {
-            message: "not supported by this node yet".into(),
-            diagnostics: vec![],
+        let mut statements = parse_script(statement)?.into_iter();
+        let declared = match (statements.next(), statements.next()) {
+            (Some(only), None) => match only.statement {
+                Statement::CreateSubscription(declared) => declared,
+                _ => {
+                    return Err(Failure::at(
+                        "a subscription is opened with CREATE SUBSCRIPTION, and this is another statement",
+                        only.span,
+                    ))
+                }
+            },
+            (Some(_), Some(second)) => {
+                return Err(Failure::at(
+                    "a subscription is opened with one statement, and a second one begins here",
+                    second.span,
+                ))
+            }
+            (None, _) => return Err(Failure::new("there is no statement in this request")),
+        };
+        let Some(domain) = self.domains.get_mut(domain) else {
+            return Err(Failure::new(format!("there is no domain `{domain}`")));
+        };
+        let view = domain.catalog.find_relay(&declared.relay)?;
+        // Rows reach a subscription with sensitive values withheld. A filter over such a value would tell it bit by bit,
+        // leak_sensitive() or not, since whoever may subscribe may write any filter.
+        let scope = Scope {
+            input: Some(view.fields),
+            message: Some(view.fields),
+            error: false,
+            refuses_sensitive: Some("a subscription"),
+        };
+        let filter = declared
+            .filter
+            .as_ref()
+            .map(|filter| expr::check_filter(filter, &scope))
+            .transpose()?;
+        let schema = delivery::row_schema(&view);
+        self.subscriptions += 1;
+        let id = SubscriptionId(self.subscriptions);
+        let name = declared.name.text;
+        let relay = declared.relay.text;
+        let reader = Reader::new(id, name.clone(), filter, declared.sample_rate);
+        domain
+            .readers
+            .entry(relay.clone())
+            .or_default()
+            .push(reader);
+        Ok(OpenedSubscription {
+            id,
+            name,
+            domain: domain.name.clone(),
+            relay,
+            schema,
+            delivery: match declared.delivery {
+                crate::lang::ast::DeliveryMode::Blocking => DeliveryMode::Blocking,
+                crate::lang::ast::DeliveryMode::Dropping => DeliveryMode::Dropping,
+            },
         })
     }
 
     /// Forgets a subscription; false when it is not there (deleted, or ended by a statement).
     pub fn unsubscribe(&mut self, id: SubscriptionId) -> bool {
-        false
+        self.domains
+            .values_mut()
+            .any(|domain| domain.remove_reader(id))
     }
 
-    /// Publishes an array of row objects, or one row object, as one batch.
+    /// Publishes an array of row objects, or one row object, as one batch. The domain need not run: what is published so
+    /// enters the relay past every endpoint.
     pub fn publish_json(
         &mut self,
         now: Now,
@@ -134,7 +214,9 @@ impl World {
         relay: &str,
         rows: &serde_json::Value,
     ) -> Result<Published, String> {
-        Err("not supported by this node yet".into())
+        self.publish(now, domain, relay, |shape| {
+            json::batch(&shape.fields, &shape.schema, rows)
+        })
     }
 
     /// Publishes one canonical Arrow IPC stream as one batch.
@@ -145,7 +227,29 @@ impl World {
         relay: &str,
         stream: &[u8],
     ) -> Result<Published, String> {
-        Err("not supported by this node yet".into())
+        self.publish(now, domain, relay, |shape| {
+            ipc::batch(&shape.schema, stream).map_err(|defect| defect.message)
+        })
+    }
+
+    fn publish(
+        &mut self,
+        now: Now,
+        domain: &str,
+        relay: &str,
+        batch: impl FnOnce(&RelayShape) -> Result<arrow_array::RecordBatch, String>,
+    ) -> Result<Published, String> {
+        let Some(domain) = self.domains.get_mut(domain) else {
+            return Err(format!("there is no domain `{domain}`"));
+        };
+        let Some(view) = domain.catalog.relay_view(relay) else {
+            return Err(format!("there is no relay `{relay}`"));
+        };
+        let shape = RelayShape::new(&view)?;
+        let batch = batch(&shape)?;
+        let time = domain.time(now);
+        let readers = domain.readers.get_mut(relay).into_iter().flatten();
+        delivery::publish(shape, batch, time, readers)
     }
 
     /// Completions at a byte offset of `input`; `page_size` 1 to 100.
@@ -157,10 +261,6 @@ impl World {
         page_size: usize,
         continuation: Option<&str>,
     ) -> SuggestOutcome {
-        SuggestOutcome {
-            status: nervix_wire::types::SuggestionStatus::Ready,
-            suggestions: vec![],
-            continuation: None,
-        }
+        suggest::suggest(self, domain, input, cursor, page_size, continuation)
     }
 }

@@ -77,7 +77,7 @@ pub fn parse(text: &str) -> Parsed<Statement> {
     match statements.next() {
         None => Ok(first.statement),
         Some(second) => Err(SyntaxError::new(
-            "a second statement begins here; send one at a time",
+            "a second statement begins here: send one at a time",
             second.span,
         )),
     }
