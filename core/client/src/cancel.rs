@@ -145,3 +145,23 @@ impl Drop for Registration<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_first_sticks() {
+        let triggered = Cancel::with_deadline(Duration::from_secs(3600));
+        assert_eq!(triggered.stopped(), None);
+        triggered.trigger();
+        assert_eq!(triggered.clone().stopped(), Some(Stop::Cancelled));
+        let expired = Cancel::with_deadline(Duration::ZERO);
+        expired.trigger();
+        assert_eq!(expired.stopped(), Some(Stop::Deadline));
+        assert_eq!(
+            Cancel::with_deadline(Duration::from_millis(u64::MAX)).stopped(),
+            None
+        );
+    }
+}

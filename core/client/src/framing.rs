@@ -146,3 +146,84 @@ impl Assembler {
         self.pieces.push(piece);
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wire(frames: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for frame in frames {
+            let mut message = Message::new(frame.clone()).unwrap();
+            while message.has_remaining() {
+                let chunk = message.chunk().len().min(3);
+                bytes.extend_from_slice(&message.chunk()[..chunk]);
+                message.advance(chunk);
+            }
+        }
+        bytes
+    }
+
+    proptest! {
+        // rule: F-2
+        #[test]
+        fn frames_come_out_as_they_went_in(
+            sizes in prop::collection::vec(prop_oneof![0..20_usize, 4000..20_000_usize], 0..6),
+            pieces in prop::collection::vec(prop_oneof![0..8_usize, 4000..9000_usize], 1..12),
+        ) {
+            let frames: Vec<Vec<u8>> = (1..).zip(&sizes).map(|(seed, size)| (0..*size).map(|at| (at * seed) as u8).collect()).collect();
+            let mut bytes = Bytes::from(wire(&frames));
+            let mut assembler = Assembler::default();
+            let mut received = Vec::new();
+            for size in pieces.iter().cycle() {
+                if bytes.is_empty() {
+                    break;
+                }
+                let piece = bytes.split_to((*size).max(1).min(bytes.len()));
+                assembler.push(piece, |frame| received.push(frame.as_slice().to_vec())).unwrap();
+            }
+            prop_assert_eq!(received, frames);
+            prop_assert!(!assembler.is_partial());
+        }
+    }
+
+    // rule: F-3, T-1
+    #[test]
+    fn refuses_long_and_compressed_messages_by_their_prefix() {
+        let limit = u32::try_from(FRAME_LIMIT).unwrap();
+        for (flag, length, legal) in [
+            (0, limit, true),
+            (0, limit + 1, false),
+            (0, u32::MAX, false),
+            (1, 8, false),
+            (2, 8, false),
+        ] {
+            let mut prefix = vec![flag];
+            prefix.extend(length.to_be_bytes());
+            let mut assembler = Assembler::default();
+            let taken = assembler.push(Bytes::from(prefix), |_| panic!("no frame is complete"));
+            assert_eq!(taken.is_ok(), legal, "{flag} {length}");
+        }
+    }
+
+    #[test]
+    fn tiny_pieces_pin_no_more_than_they_hold() {
+        let frame = vec![7; 100_000];
+        let mut assembler = Assembler::default();
+        let mut received = Vec::new();
+        for byte in wire(std::slice::from_ref(&frame)) {
+            assembler
+                .push(Bytes::from(vec![byte]), |frame| received.push(frame))
+                .unwrap();
+            assert!(assembler.pieces.is_empty());
+        }
+        assert_eq!(received.first().unwrap().as_slice(), frame);
+    }
+}
