@@ -1,0 +1,185 @@
+"""The values that the interface gives its enumerations.
+
+A value that a newer library adds is not an error: ``read`` hands out an ``int`` where no member has it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeVar
+
+__all__ = [
+    "CellState",
+    "CompletionKind",
+    "CompletionStatus",
+    "Disposition",
+    "EndReason",
+    "ErrorKind",
+    "EventKind",
+    "OpenRefusal",
+    "Origin",
+    "Part",
+    "SkipCause",
+    "Type",
+]
+
+
+class ErrorKind(IntEnum):
+    """What kind of failure an error is."""
+
+    INVALID_ARGUMENT = 1
+    CONNECT = 2
+    TRANSPORT = 3
+    UNCERTAIN = 4
+    REJECTED = 5
+    DEADLINE = 6
+    CANCELLED = 7
+    OVERFLOW = 8
+    PROTOCOL = 9
+    TYPE = 10
+    CLOSED = 11
+    INTERRUPTED = 12
+    REOPEN_REQUIRED = 13
+
+
+class Disposition(IntEnum):
+    """What a server decided about a command (E-6)."""
+
+    COMPLETED = 1
+    FAILED = 2
+    NOT_LEADER = 3
+    TRANSACTION_DETACHED = 4
+    TRANSACTION_TAKEN_OVER = 5
+    OUTCOME_UNKNOWN = 6
+    EXECUTION_REFERENCE_CONFLICT = 7
+    EXECUTION_REFERENCE_EXPIRED = 8
+    PREVIEW_STALE = 9
+
+
+class CompletionStatus(IntEnum):
+    """Whether completions could be looked up."""
+
+    READY = 1
+    MISSING_CONTEXT = 2
+    STALE_CONTEXT = 3
+    LOOKUP_FAILED = 4
+
+
+class CompletionKind(IntEnum):
+    """What a completion is: text to insert, or a request to list a local folder."""
+
+    TEXT = 1
+    LOCAL_DIRECTORY_LOOKUP = 2
+
+
+class Type(IntEnum):
+    """The type of a field, or of one level of a list field."""
+
+    U8 = 1
+    I8 = 2
+    U16 = 3
+    I16 = 4
+    U32 = 5
+    I32 = 6
+    U64 = 7
+    I64 = 8
+    F32 = 9
+    F64 = 10
+    BOOL = 11
+    STRING = 12
+    BYTES = 13
+    DATETIME = 14
+    FIXED_LIST = 15
+    LIST = 16
+
+
+class Part(IntEnum):
+    """The rows of a batch, or its branch key."""
+
+    ROWS = 1
+    BRANCH_KEY = 2
+
+
+class CellState(IntEnum):
+    """Whether a cell holds a value, holds none, or is withheld (R-4)."""
+
+    VALUE = 1
+    NULL = 2
+    REDACTED = 3
+
+
+class EventKind(IntEnum):
+    """What a subscription event is."""
+
+    ROWS = 1
+    DELIVERY_LOST = 2
+    ROWS_SKIPPED = 3
+    ENDED = 4
+    INTERRUPTED = 5
+    CONSUMER_OVERFLOW = 6
+    RESTORATION_FAILED = 7
+
+
+class OpenRefusal(IntEnum):
+    """Why a server refused to open a producer or a consumer."""
+
+    DOMAIN_NOT_FOUND = 1
+    DOMAIN_STOPPED = 2
+    ENDPOINT_NOT_FOUND = 3
+    NOT_CLIENT_ENDPOINT = 4
+    ENDPOINT_UNAVAILABLE = 5
+    SCHEMA_MISMATCH = 6
+    TOO_MANY_ENDPOINTS = 7
+    SESSION_CAPACITY_EXHAUSTED = 8
+    NODE_CAPACITY_EXHAUSTED = 9
+    INVALID_LIMITS = 10
+    IN_TRANSACTION = 11
+
+
+class Origin(IntEnum):
+    """Whether an outcome was decided by this run of the command or recovered from an earlier one."""
+
+    EXECUTED = 1
+    RECOVERED = 2
+
+
+class EndReason(IntEnum):
+    """Why a generation of a subscription ended."""
+
+    RELAY_REMOVED = 1
+    RELAY_CHANGED = 2
+
+
+class SkipCause(IntEnum):
+    """Why rows were skipped."""
+
+    FILTER_FAILED = 1
+    DOMAIN_TIME_UNAVAILABLE = 2
+    ENCODING_FAILED = 3
+
+
+#: The C name of each enumeration and the prefix of its constants.
+C_NAMES: dict[type[IntEnum], tuple[str, str]] = {
+    ErrorKind: ("nx_error_kind", "NX_ERROR_"),
+    Disposition: ("nx_disposition", "NX_DISPOSITION_"),
+    CompletionStatus: ("nx_completion_status", "NX_COMPLETION_"),
+    CompletionKind: ("nx_completion_kind", "NX_COMPLETION_"),
+    Type: ("nx_type", "NX_TYPE_"),
+    Part: ("nx_part", "NX_PART_"),
+    CellState: ("nx_cell_state", "NX_CELL_"),
+    EventKind: ("nx_event_kind", "NX_EVENT_"),
+    OpenRefusal: ("nx_open_refusal", "NX_OPEN_"),
+    Origin: ("nxx_origin", "NXX_ORIGIN_"),
+    EndReason: ("nxx_end_reason", "NXX_END_"),
+    SkipCause: ("nxx_skip_cause", "NXX_SKIP_"),
+}
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def read(kind: type[E], value: int) -> E | int:
+    """The member of ``kind`` with ``value``, or the number itself when this version knows none."""
+    try:
+        return kind(value)
+    except ValueError:
+        return int(value)

@@ -1,0 +1,188 @@
+"""The exceptions: one class an error kind, from one table, and those that Python alone raises.
+
+Owns the mapping from the interface's kinds to classes. Must not know how an error was come by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nervix_ffi.enums import ErrorKind, OpenRefusal
+
+if TYPE_CHECKING:
+    from nervix_ffi.outcome import Diagnostic, Outcome
+    from nervix_ffi.session import Execution
+
+__all__ = [
+    "ERROR_CLASSES",
+    "CancelledError",
+    "ClosedError",
+    "CommandFailed",
+    "CommandNotCompleted",
+    "ConnectError",
+    "DeadlineError",
+    "Error",
+    "EventOverflowError",
+    "InterruptedReadError",
+    "InvalidArgumentError",
+    "ProtocolError",
+    "RejectedError",
+    "ReopenRequiredError",
+    "TransportError",
+    "TypeMismatchError",
+    "UncertainError",
+    "UnsupportedError",
+    "error_class",
+]
+
+
+class Error(Exception):
+    """A failure that this package reports.
+
+    ``kind`` is what kind it is, or None when it has none. ``reference`` is the execution reference of the command that failed,
+    when the error ended one; the command may have happened, and running the same ``execution`` again tells (B-1). ``refusal``
+    says why an open was refused, and ``reason`` why a handle has to be opened again.
+    """
+
+    kind: ErrorKind | int | None = None
+    reference: str | None = None
+    refusal: OpenRefusal | int | None = None
+    reason: int | None = None
+    execution: Execution | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An execution belongs to a session of this process: it stays behind when the error is pickled.
+        state = {name: value for name, value in self.__dict__.items() if name != "execution"}
+        return (type(self), self.args, state)
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument is not what the call takes. Nothing was sent."""
+
+    kind = ErrorKind.INVALID_ARGUMENT
+
+
+class ConnectError(Error):
+    """No session could be opened: no server answered, or the credentials were refused."""
+
+    kind = ErrorKind.CONNECT
+
+
+class TransportError(Error):
+    """The session failed after it had opened."""
+
+    kind = ErrorKind.TRANSPORT
+
+
+class UncertainError(Error):
+    """Work was admitted and its outcome is unknown: the command may have happened.
+
+    Run the same ``execution`` again to learn what became of it; preparing a new one could make it happen twice (B-1).
+    """
+
+    kind = ErrorKind.UNCERTAIN
+    outcome: Outcome | None = None
+
+
+class RejectedError(Error):
+    """The server refused, and nothing was admitted."""
+
+    kind = ErrorKind.REJECTED
+
+
+class DeadlineError(Error, TimeoutError):
+    """The time was over before the call came back. A command may have happened: run the same ``execution`` again (B-1)."""
+
+    kind = ErrorKind.DEADLINE
+
+
+class CancelledError(Error):
+    """The call was cancelled. A command may have happened: run the same ``execution`` again (B-1)."""
+
+    kind = ErrorKind.CANCELLED
+
+
+class EventOverflowError(Error):
+    """Events could not be kept."""
+
+    kind = ErrorKind.OVERFLOW
+
+
+class ProtocolError(Error):
+    """The server broke the protocol, and the session ended. The next call opens a new one."""
+
+    kind = ErrorKind.PROTOCOL
+
+
+class TypeMismatchError(Error, TypeError):
+    """A value was read as what it is not."""
+
+    kind = ErrorKind.TYPE
+
+
+class ClosedError(Error):
+    """The object was closed or released, or its session cannot come back. Connect anew."""
+
+    kind = ErrorKind.CLOSED
+
+
+class InterruptedReadError(Error):
+    """An attachment ended; the next read goes on with a restored one."""
+
+    kind = ErrorKind.INTERRUPTED
+
+
+class ReopenRequiredError(Error):
+    """The handle is over; open a new one after checking what it opens now."""
+
+    kind = ErrorKind.REOPEN_REQUIRED
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """The library that is loaded lacks the extension that the call needs."""
+
+
+#: The class of each error kind.
+ERROR_CLASSES: dict[ErrorKind, type[Error]] = {
+    ErrorKind.INVALID_ARGUMENT: InvalidArgumentError,
+    ErrorKind.CONNECT: ConnectError,
+    ErrorKind.TRANSPORT: TransportError,
+    ErrorKind.UNCERTAIN: UncertainError,
+    ErrorKind.REJECTED: RejectedError,
+    ErrorKind.DEADLINE: DeadlineError,
+    ErrorKind.CANCELLED: CancelledError,
+    ErrorKind.OVERFLOW: EventOverflowError,
+    ErrorKind.PROTOCOL: ProtocolError,
+    ErrorKind.TYPE: TypeMismatchError,
+    ErrorKind.CLOSED: ClosedError,
+    ErrorKind.INTERRUPTED: InterruptedReadError,
+    ErrorKind.REOPEN_REQUIRED: ReopenRequiredError,
+}
+
+
+def error_class(kind: ErrorKind | int) -> type[Error]:
+    """The class of an error kind; Error itself for a kind that this version does not know."""
+    return ERROR_CLASSES[kind] if isinstance(kind, ErrorKind) else Error
+
+
+class CommandNotCompleted(Error):
+    """A server answered a command and did not complete it. ``outcome`` is its answer, ``query`` the text of the command."""
+
+    def __init__(self, query: str, outcome: Outcome) -> None:
+        super().__init__(query, outcome)
+        self.query = query
+        self.outcome = outcome
+        self.reference = outcome.reference
+
+    @property
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """What the server says about parts of the command."""
+        return self.outcome.diagnostics
+
+    def __str__(self) -> str:
+        return self.outcome.describe(self.query)
+
+
+class CommandFailed(CommandNotCompleted):
+    """A command ended FAILED. Its message shows each diagnostic under the statement that it is about."""

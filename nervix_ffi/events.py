@@ -1,0 +1,379 @@
+"""What a subscription reports: rows, and the gaps around them.
+
+Owns the objects that events are. Must not know where they are read from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import sys
+import weakref
+from typing import TYPE_CHECKING, ClassVar
+
+from nervix_ffi._handle import Handle
+from nervix_ffi._library import extension, ffi, lib
+from nervix_ffi._native import Out, check, read_bytes, read_text
+from nervix_ffi.column import Column, read_column, read_lists
+from nervix_ffi.enums import EndReason, EventKind, Part, SkipCause, Type, read
+from nervix_ffi.errors import InvalidArgumentError
+from nervix_ffi.schema import Field, Schema, read_schema
+from nervix_ffi.values import REDACTED, Value
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from nervix_ffi._ffi import CData
+
+__all__ = [
+    "DeliveryLost",
+    "Ended",
+    "Event",
+    "Interrupted",
+    "Overflow",
+    "RestorationFailed",
+    "Rows",
+    "RowsSkipped",
+    "SchemaCache",
+    "read_event",
+]
+
+
+class Event:
+    """Something that a subscription reports. ``subscription`` is its name; ``generation`` tells its openings apart (S-3)."""
+
+    kind: ClassVar[EventKind]
+
+    def __init__(self, subscription: str, generation: int) -> None:
+        self.subscription = subscription
+        self.generation = generation
+
+    def __repr__(self) -> str:
+        details = "".join(
+            f", {name}={value!r}" for name, value in vars(self).items() if not name.startswith("_") and name not in _COMMON
+        )
+        return f"{type(self).__name__}({self.subscription!r}, generation={self.generation}{details})"
+
+
+_COMMON = ("subscription", "generation")
+
+
+class _Report(Event):
+    """An event without rows. ``message`` is what the server or the library says about it, None without the extension."""
+
+    def __init__(self, subscription: str, generation: int, message: str | None = None) -> None:
+        super().__init__(subscription, generation)
+        self.message = message
+
+
+class DeliveryLost(_Report):
+    """``count`` rows were dropped because they were not taken in time: a gap (S-5).
+
+    ``local`` is true when they were dropped inside this process, by a reader that served several subscriptions, and false when
+    the server dropped them.
+    """
+
+    kind = EventKind.DELIVERY_LOST
+
+    def __init__(
+        self, subscription: str, generation: int, count: int, message: str | None = None, *, local: bool = False
+    ) -> None:
+        super().__init__(subscription, generation, message)
+        self.count = count
+        self.local = local
+
+
+class RowsSkipped(_Report):
+    """``count`` rows could not be judged or encoded and were left out: a gap (S-5). ``cause`` is None without the extension."""
+
+    kind = EventKind.ROWS_SKIPPED
+
+    def __init__(
+        self,
+        subscription: str,
+        generation: int,
+        count: int,
+        message: str | None = None,
+        cause: SkipCause | int | None = None,
+    ) -> None:
+        super().__init__(subscription, generation, message)
+        self.count = count
+        self.cause = cause
+
+
+class Ended(_Report):
+    """The last event of this generation; the session never opens it again (S-4, B-7). ``reason`` is None without the extension."""
+
+    kind = EventKind.ENDED
+
+    def __init__(
+        self, subscription: str, generation: int, message: str | None = None, reason: EndReason | int | None = None
+    ) -> None:
+        super().__init__(subscription, generation, message)
+        self.reason = reason
+
+
+class Interrupted(_Report):
+    """A gap: the session was lost, and the subscription is being opened again as another generation (B-7, S-7)."""
+
+    kind = EventKind.INTERRUPTED
+
+
+class Overflow(_Report):
+    """The reader was too slow, and the library ended this subscription's delivery on this session (B-7, S-8)."""
+
+    kind = EventKind.CONSUMER_OVERFLOW
+
+
+class RestorationFailed(_Report):
+    """An attempt to open the subscription again was refused or not answered. The session repeats it (B-7)."""
+
+    kind = EventKind.RESTORATION_FAILED
+
+
+class Unknown(_Report):
+    """An event of a kind that this version does not know. ``code`` is the library's number for it."""
+
+    def __init__(self, subscription: str, generation: int, code: int, message: str | None = None) -> None:
+        super().__init__(subscription, generation, message)
+        self.code = code
+
+
+class Rows(Event):
+    """Rows of one relay batch, all of one branch.
+
+    The rows stay in the frame they arrived in until they are read: ``rows()`` makes Python values, ``to_arrow()`` an Arrow batch
+    (made here, from typed rows), ``column()`` one column. Any consumer of the Arrow PyCapsule protocol takes the event itself.
+    ``release()``, the end of a ``with`` block or garbage collection lets go of it; views of its frame keep what they need (B-3).
+    """
+
+    kind = EventKind.ROWS
+
+    def __init__(self, subscription: str, generation: int, count: int, schema: Schema, pointer: CData) -> None:
+        super().__init__(subscription, generation)
+        self._count = count
+        self._schema = schema
+        self._handle = Handle("event", pointer, lib.nx_event_release)
+        weakref.finalize(self, self._handle.close)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"Rows({self.subscription!r}, generation={self.generation}, rows={self._count})"
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Lets go of the event. Reading it afterwards raises ClosedError; what was read and views of the frame stay valid."""
+        self._handle.close()
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the rows were checked against (R-1, R-2)."""
+        return self._schema
+
+    @property
+    def key(self) -> dict[str, Value] | None:
+        """The branch key by field name; None for the rows of an unbranched relay.
+
+        Raises UnsupportedError for a key with lists when the library has no ``arrow`` extension.
+        """
+        if not self._schema.key_fields:
+            return None
+        return self._dicts(Part.BRANCH_KEY)[0]
+
+    def rows(self) -> list[dict[str, Value]]:
+        """The rows as dicts: a missing value is None, a withheld one REDACTED, a DATETIME an int of nanoseconds.
+
+        Raises UnsupportedError for list columns when the library has no ``arrow`` extension.
+        """
+        return self._dicts(Part.ROWS)
+
+    def column(self, column: int | str, part: Part = Part.ROWS) -> Column:
+        """One column, by position or by name, copied out of the event (B-6).
+
+        Raises InvalidArgumentError when there is no such column, UnsupportedError for lists without the ``arrow`` extension.
+        """
+        index = self._index(column, part)
+        with self._handle as event:
+            return read_column(event, part, index, self._schema.part(part)[index], self._cells(part))
+
+    def cell(self, row: int, column: int | str, part: Part = Part.ROWS) -> memoryview:
+        """The bytes of one STRING or BYTES value where they lie in the frame, read-only. The view keeps the frame.
+
+        Raises TypeMismatchError for another type or a cell without a value, InvalidArgumentError when there is no such cell.
+        """
+        index = self._index(column, part)
+        if row < 0:
+            raise InvalidArgumentError(f"row {row} does not exist; rows count from 0 to {self._cells(part) - 1}")
+        pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+        with self._handle as event:
+            check(lib.nx_event_cell_varlen(event, part, row, index, pointer, length))
+            return _view(event, pointer[0], length[0])
+
+    @property
+    def frame(self) -> memoryview:
+        """The verified frame that the rows arrived in, read-only, without a copy. The view keeps the frame, not this object."""
+        pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+        with self._handle as event:
+            check(lib.nx_event_frame(event, pointer, length))
+            return _view(event, pointer[0], length[0])
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """The rows as a pyarrow.RecordBatch.
+
+        A withheld column is a nullable column of nulls whose field metadata holds ``nervix.redacted`` = ``true``. For a branched
+        relay the schema metadata holds ``nervix.branch``, the branch's name, and ``nervix.branch_key``, the key as a JSON object:
+        a float that JSON has no number for is ``{"bits": hex}``, BYTES are ``{"hex": ...}``, a DATETIME is an integer of
+        nanoseconds, a withheld value is ``{"redacted": true}``. Raises UnsupportedError for lists without the ``arrow``
+        extension, and ImportError without pyarrow.
+        """
+        from nervix_ffi import _pyarrow
+
+        whole = extension("arrow")
+        batch = _pyarrow.batch_of_capsules(self) if whole else _pyarrow.batch_of_columns(self._columns(Part.ROWS))
+        return _pyarrow.with_key(batch, self._schema.branch, self._key_json())
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Schema and array as PyCapsules, for any consumer of the Arrow PyCapsule protocol."""
+        if not extension("arrow"):
+            capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
+            return capsules
+        from nervix_ffi import _arrow
+
+        with self._handle as event:
+            return _arrow.capsules(event, Part.ROWS)
+
+    def _cells(self, part: Part) -> int:
+        return 1 if part == Part.BRANCH_KEY else self._count
+
+    def _index(self, column: int | str, part: Part) -> int:
+        fields = self._schema.part(part)
+        if isinstance(column, str):
+            for index, field in enumerate(fields):
+                if field.name == column:
+                    return index
+            names = ", ".join(field.name for field in fields) or "none"
+            raise InvalidArgumentError(f"there is no column {column!r}; the columns are {names}")
+        if not 0 <= column < len(fields):
+            raise InvalidArgumentError(f"there is no column {column}; columns count from 0 to {len(fields) - 1}")
+        return column
+
+    def _columns(self, part: Part) -> list[Column]:
+        fields = self._schema.part(part)
+        lists = [index for index, field in enumerate(fields) if field.is_list]
+        cells = self._cells(part)
+        with self._handle as event:
+            values = dict(zip(lists, read_lists(event, part, lists, fields[lists[0]].name))) if lists else {}
+            return [read_column(event, part, index, field, cells, values.get(index)) for index, field in enumerate(fields)]
+
+    def _dicts(self, part: Part) -> list[dict[str, Value]]:
+        names = [field.name for field in self._schema.part(part)]
+        columns = [column.to_list() for column in self._columns(part)]
+        return [dict(zip(names, row)) for row in zip(*columns)]
+
+    def _key_json(self) -> str | None:
+        if not self._schema.key_fields:
+            return None
+        key = {column.field.name: _json(column) for column in self._columns(Part.BRANCH_KEY)}
+        return json.dumps(key, ensure_ascii=False)
+
+
+def _json(column: Column) -> object:
+    """A key value for JSON. The bits of a float are taken from the column, where they are exact."""
+    value = column[0]
+    if isinstance(value, float) and not math.isfinite(value):
+        bits = column.values.tobytes()
+        return {"bits": f"{int.from_bytes(bits, sys.byteorder):0{2 * len(bits)}x}"}
+    return _plain(value, column.field)
+
+
+def _plain(value: Value, field: Field) -> object:
+    if value is REDACTED:
+        return {"redacted": True}
+    if isinstance(value, list):
+        return [_plain(item, field) for item in value]
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"bits": struct.pack(">f" if field.levels[-1].type == Type.F32 else ">d", value).hex()}
+    return value
+
+
+class SchemaCache:
+    """The schema of each subscription's generation, so that it is read once and not with every event."""
+
+    #: More subscriptions than one session is likely to have; beyond it the oldest is read again.
+    LIMIT = 1024
+
+    def __init__(self) -> None:
+        self._schemas: dict[tuple[str, int], Schema] = {}
+
+    def put(self, name: str, generation: int, schema: Schema) -> None:
+        """Remembers a schema."""
+        while len(self._schemas) >= self.LIMIT:
+            self._schemas.pop(next(iter(self._schemas)), None)
+        self._schemas[name, generation] = schema
+
+    def of(self, name: str, generation: int, event: CData) -> Schema:
+        """The schema of an event's generation."""
+        known = self._schemas.get((name, generation))
+        if known is None:
+            with Out("nx_schema", lib.nx_schema_free) as out:
+                check(lib.nx_event_schema(event, out.place))
+                known = read_schema(out.pointer)
+            self.put(name, generation, known)
+        return known
+
+
+def _view(event: CData, pointer: CData, length: int) -> memoryview:
+    """A read-only view of borrowed bytes that holds a reference of its own to the event (B-3)."""
+    retained = lib.nx_event_retain(event)
+    owner, release, current = os.getpid(), lib.nx_event_release, os.getpid
+
+    def drop(_: CData) -> None:
+        if current() == owner:
+            release(retained)
+
+    return memoryview(ffi.buffer(ffi.gc(pointer, drop), length)).toreadonly()
+
+
+def read_event(event: CData, schemas: SchemaCache) -> Event:
+    """The object for an event of the library. It holds a reference of its own where it needs one."""
+    name, length, number = ffi.new("const uint8_t **"), ffi.new("size_t *"), ffi.new("uint64_t *")
+    lib.nx_event_subscription(event, name, length, number)
+    subscription, generation = read_bytes(name, length).decode("utf-8", "replace"), int(number[0])
+    kind = read(EventKind, lib.nx_event_kind_of(event))
+    count = lib.nx_event_row_count(event)
+    if kind == EventKind.ROWS:
+        schema = schemas.of(subscription, generation, event)
+        return Rows(subscription, generation, count, schema, lib.nx_event_retain(event))
+    message = cause = reason = None
+    if extension("event_details"):
+        message = read_text(lambda pointer, size: lib.nxx_event_message(event, pointer, size))
+        place = ffi.new("nxx_skip_cause *")
+        if lib.nxx_event_skip_cause(event, place):
+            cause = read(SkipCause, int(place[0]))
+        place = ffi.new("nxx_end_reason *")
+        if lib.nxx_event_end_reason(event, place):
+            reason = read(EndReason, int(place[0]))
+    if kind == EventKind.DELIVERY_LOST:
+        return DeliveryLost(subscription, generation, count, message)
+    if kind == EventKind.ROWS_SKIPPED:
+        return RowsSkipped(subscription, generation, count, message, cause)
+    if kind == EventKind.ENDED:
+        return Ended(subscription, generation, message, reason)
+    if kind == EventKind.INTERRUPTED:
+        return Interrupted(subscription, generation, message)
+    if kind == EventKind.CONSUMER_OVERFLOW:
+        return Overflow(subscription, generation, message)
+    if kind == EventKind.RESTORATION_FAILED:
+        return RestorationFailed(subscription, generation, message)
+    return Unknown(subscription, generation, int(kind), message)

@@ -1,0 +1,195 @@
+"""What became of a command: outcomes, and the diagnostics that point into its text.
+
+An outcome is a copy; nothing of the library is kept.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nervix_ffi._library import extension, ffi, lib
+from nervix_ffi._native import Out, check, read_bytes, read_text
+from nervix_ffi.enums import Disposition, Origin, read
+from nervix_ffi.schema import Schema, read_schema
+
+if TYPE_CHECKING:
+    from nervix_ffi._ffi import CData
+
+__all__ = ["Diagnostic", "OpenedSubscription", "Outcome", "StatementOutcome", "read_outcome"]
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A remark of the server on a command.
+
+    ``span`` is the part of the command that it is about, as byte offsets into its UTF-8 (start, end), None when it is about none
+    in particular. An empty span is a place where something is missing.
+    """
+
+    message: str
+    span: tuple[int, int] | None = None
+
+    def draw(self, query: str) -> str:
+        """The message, with the line of ``query`` that it is about and a mark under the part in question."""
+        if self.span is None:
+            return self.message
+        data = query.encode("utf-8", "surrogatepass")
+        start = min(self.span[0], len(data))
+        end = max(start, min(self.span[1], len(data)))
+        line_start = data.rfind(b"\n", 0, start) + 1
+        line_end = data.find(b"\n", start)
+        if line_end < 0:
+            line_end = len(data)
+        number = data.count(b"\n", 0, start) + 1
+        before = _shown(data[line_start:start])
+        marked = _shown(data[start : min(end, line_end)])
+        margin = f"{number} | "
+        return (
+            f"{self.message}\n{margin}{_shown(data[line_start:line_end])}\n"
+            f"{' ' * (len(margin) - 2)}| {' ' * _width(before)}{'^' * max(1, _width(marked))}"
+        )
+
+
+def _shown(data: bytes) -> str:
+    text = data.decode("utf-8", "replace").replace("\t", "    ")
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal."""
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+@dataclass(frozen=True)
+class StatementOutcome:
+    """What became of one statement of a command that has several."""
+
+    disposition: Disposition | int
+    already_existed: bool
+    message: str
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class OpenedSubscription:
+    """The subscription that a command opened."""
+
+    name: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a server decided about a command (E-6).
+
+    ``reference`` is the execution reference that the command ran under. ``subscription`` and ``schema`` are there when it opened a
+    subscription. ``origin``, ``already_existed``, ``statements`` and ``decided_locally`` are None where the loaded library
+    cannot tell; ``origin`` also when no server answered. ``statements`` is empty for a single statement.
+    """
+
+    disposition: Disposition | int
+    message: str
+    reference: str | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    subscription: OpenedSubscription | None = None
+    schema: Schema | None = None
+    origin: Origin | int | None = None
+    already_existed: bool | None = None
+    statements: tuple[StatementOutcome, ...] | None = None
+    decided_locally: bool | None = None
+
+    @property
+    def completed(self) -> bool:
+        """Whether the command completed."""
+        return self.disposition == Disposition.COMPLETED
+
+    def describe(self, query: str) -> str:
+        """The outcome for a person, with each diagnostic drawn under ``query``."""
+        disposition = self.disposition
+        name = disposition.name if isinstance(disposition, Disposition) else f"disposition {disposition}"
+        head = f"the command ended {name}" + (f": {self.message}" if self.message else "")
+        remarks = list(self.diagnostics)
+        for statement in self.statements or ():
+            remarks += [remark for remark in statement.diagnostics if remark not in remarks]
+        return "\n".join([head, *(remark.draw(query) for remark in remarks)])
+
+
+class _DiagnosticPlaces:
+    """Out-parameters of one diagnostic."""
+
+    def __init__(self) -> None:
+        self.message, self.length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+        self.has_span, self.start, self.end = ffi.new("bool *"), ffi.new("uint32_t *"), ffi.new("uint32_t *")
+
+    def read(self) -> Diagnostic:
+        span = (int(self.start[0]), int(self.end[0])) if self.has_span[0] else None
+        return Diagnostic(read_bytes(self.message, self.length).decode("utf-8", "replace"), span)
+
+
+def _diagnostics(outcome: CData) -> tuple[Diagnostic, ...]:
+    found = []
+    for index in range(lib.nx_outcome_diagnostic_count(outcome)):
+        out = _DiagnosticPlaces()
+        check(lib.nx_outcome_diagnostic(outcome, index, out.message, out.length, out.has_span, out.start, out.end))
+        found.append(out.read())
+    return tuple(found)
+
+
+def _statement(outcome: CData, index: int) -> StatementOutcome:
+    disposition, existed = ffi.new("nx_disposition *"), ffi.new("bool *")
+    message, length, count = ffi.new("const uint8_t **"), ffi.new("size_t *"), ffi.new("size_t *")
+    check(lib.nxx_outcome_statement(outcome, index, disposition, existed, message, length, count))
+    total: int = count[0]
+    found = []
+    for number in range(total):
+        out = _DiagnosticPlaces()
+        check(
+            lib.nxx_outcome_statement_diagnostic(
+                outcome, index, number, out.message, out.length, out.has_span, out.start, out.end
+            )
+        )
+        found.append(out.read())
+    return StatementOutcome(
+        disposition=read(Disposition, int(disposition[0])),
+        already_existed=bool(existed[0]),
+        message=read_bytes(message, length).decode("utf-8", "replace"),
+        diagnostics=tuple(found),
+    )
+
+
+def read_outcome(outcome: CData) -> Outcome:
+    """A copy of an outcome of the library; the caller still owns that one."""
+    pointer, length, number = ffi.new("const uint8_t **"), ffi.new("size_t *"), ffi.new("uint64_t *")
+    reference = subscription = schema = origin = existed = statements = locally = None
+    if lib.nx_outcome_execution_reference(outcome, pointer, length):
+        reference = read_bytes(pointer, length).decode("utf-8", "replace")
+    if lib.nx_outcome_subscription(outcome, pointer, length, number):
+        subscription = OpenedSubscription(read_bytes(pointer, length).decode("utf-8", "replace"), int(number[0]))
+        with Out("nx_schema", lib.nx_schema_free) as out:
+            check(lib.nx_outcome_schema(outcome, out.place))
+            schema = read_schema(out.pointer)
+    if extension("outcome_origin"):
+        place = ffi.new("nxx_origin *")
+        if lib.nxx_outcome_origin(outcome, place):
+            origin = read(Origin, int(place[0]))
+        existed = lib.nxx_outcome_already_existed(outcome)
+        locally = lib.nxx_outcome_decided_locally(outcome)
+    if extension("outcome_statements"):
+        statements = tuple(_statement(outcome, index) for index in range(lib.nxx_outcome_statement_count(outcome)))
+    return Outcome(
+        disposition=read(Disposition, lib.nx_outcome_disposition(outcome)),
+        message=read_text(lambda place, size: lib.nx_outcome_message(outcome, place, size)),
+        reference=reference,
+        diagnostics=_diagnostics(outcome),
+        subscription=subscription,
+        schema=schema,
+        origin=origin,
+        already_existed=existed,
+        statements=statements,
+        decided_locally=locally,
+    )

@@ -1,0 +1,123 @@
+"""Schemas: the fields of a relay, and those of its branch key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nervix_ffi._library import ffi, lib
+from nervix_ffi._native import check, read_bytes
+from nervix_ffi.enums import Part, Type, read
+
+if TYPE_CHECKING:
+    from nervix_ffi._ffi import CData
+
+__all__ = ["Field", "Level", "Schema", "read_schema"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of a field's type. ``length`` is the element count of a FIXED_LIST and 0 otherwise."""
+
+    type: Type | int
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field.
+
+    ``type`` is its outermost type and ``levels`` all of them, outermost first: one for a scalar, one more for each list around
+    it. A ``nullable`` field may have no value in a row; the values of a ``sensitive`` one are withheld.
+    """
+
+    name: str
+    type: Type | int
+    nullable: bool
+    sensitive: bool
+    levels: tuple[Level, ...]
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its values are lists."""
+        return len(self.levels) > 1
+
+    @property
+    def spelling(self) -> str:
+        """The type as a statement spells it, for example ``VEC<ARRAY<DATETIME, 2>>``."""
+        return _spell(self.levels)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.spelling}{' OPTIONAL' if self.nullable else ''}{' SENSITIVE' if self.sensitive else ''}"
+
+
+def _spell(levels: tuple[Level, ...]) -> str:
+    outer = levels[0]
+    if outer.type == Type.LIST:
+        return f"VEC<{_spell(levels[1:])}>"
+    if outer.type == Type.FIXED_LIST:
+        # Fixed lists directly in fixed lists are one array with several dimensions.
+        count = next((index for index, level in enumerate(levels) if level.type != Type.FIXED_LIST), len(levels))
+        lengths = ", ".join(str(level.length) for level in levels[:count])
+        return f"ARRAY<{_spell(levels[count:])}, {lengths}>"
+    return outer.type.name if isinstance(outer.type, Type) else f"TYPE {outer.type}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a relay in order; the name of its branch and the fields of the branch key when it is branched."""
+
+    fields: tuple[Field, ...]
+    key_fields: tuple[Field, ...] = ()
+    branch: str | None = None
+
+    def part(self, part: Part) -> tuple[Field, ...]:
+        """The fields of the rows, or of the branch key."""
+        return self.key_fields if part == Part.BRANCH_KEY else self.fields
+
+    def field(self, name: str) -> Field:
+        """The field of the rows called ``name``. Raises KeyError."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields of the rows."""
+        return tuple(field.name for field in self.fields)
+
+
+def _read_field(schema: CData, part: Part, index: int) -> Field:
+    name, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    kind, nullable, sensitive = ffi.new("nx_type *"), ffi.new("bool *"), ffi.new("bool *")
+    check(lib.nx_schema_field(schema, part, index, name, length, kind, nullable, sensitive))
+    count, fixed, level_kind = ffi.new("size_t *"), ffi.new("uint32_t *"), ffi.new("nx_type *")
+    check(lib.nx_schema_field_levels(schema, part, index, count))
+    depth: int = count[0]
+    levels = []
+    for level in range(depth):
+        check(lib.nx_schema_field_level(schema, part, index, level, level_kind, fixed))
+        levels.append(Level(read(Type, int(level_kind[0])), int(fixed[0])))
+    return Field(
+        name=read_bytes(name, length).decode("utf-8", "replace"),
+        type=read(Type, int(kind[0])),
+        nullable=bool(nullable[0]),
+        sensitive=bool(sensitive[0]),
+        levels=tuple(levels),
+    )
+
+
+def read_schema(schema: CData) -> Schema:
+    """A copy of a schema of the library; the caller still owns that one."""
+    count = ffi.new("size_t *")
+    parts = []
+    for part in (Part.ROWS, Part.BRANCH_KEY):
+        check(lib.nx_schema_field_count(schema, part, count))
+        size: int = count[0]
+        parts.append(tuple(_read_field(schema, part, index) for index in range(size)))
+    pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    branch = None
+    if lib.nx_schema_branch(schema, pointer, length):
+        branch = read_bytes(pointer, length).decode("utf-8", "replace")
+    return Schema(parts[0], parts[1], branch)
