@@ -1,0 +1,494 @@
+//! What tests ask about afterwards: connections, sessions and how each ended, frames by kind, commands by reference.
+//! Must not decide anything; whoever causes something tells it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::Mutex;
+use serde_json::{json, Map, Value};
+use tokio::sync::watch;
+
+/// Sessions and references are remembered up to these numbers, the oldest forgotten first.
+const SESSIONS_KEPT: usize = 4096;
+const REFERENCES_KEPT: usize = 65_536;
+
+/// Which way a frame went, as seen from the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The client half-closed.
+    EndStream,
+    /// The client reset the stream with this code.
+    Reset(u32),
+    /// The connection went away.
+    Lost(String),
+    /// The node ended it.
+    Server(String),
+}
+
+impl SessionEnd {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::EndStream => "end_stream",
+            Self::Reset(_) => "reset",
+            Self::Lost(_) => "lost",
+            Self::Server(_) => "server",
+        }
+    }
+
+    fn detail(&self) -> Value {
+        match self {
+            Self::EndStream => Value::Null,
+            Self::Reset(code) => json!(code),
+            Self::Lost(detail) | Self::Server(detail) => json!(detail),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SessionEntry {
+    id: u64,
+    node: String,
+    user: String,
+    end: Option<SessionEnd>,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    connections_opened: u64,
+    connections_open: u64,
+    connections_refused: u64,
+    sessions_opened: u64,
+    sessions_open: u64,
+    ended: BTreeMap<&'static str, u64>,
+    sessions: VecDeque<SessionEntry>,
+    frames_in: BTreeMap<&'static str, u64>,
+    frames_out: BTreeMap<&'static str, u64>,
+    executed: BTreeMap<String, u64>,
+    executed_order: VecDeque<String>,
+    unauthenticated: u64,
+    unavailable: u64,
+    subscriptions: u64,
+    held: u64,
+    blocked_publications: u64,
+    published_rows: u64,
+}
+
+/// The counters, and a signal at each change.
+#[derive(Debug)]
+pub struct Counts {
+    totals: Mutex<Totals>,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            totals: Mutex::new(Totals::default()),
+            changed: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Counts {
+    fn change(&self, change: impl FnOnce(&mut Totals)) {
+        change(&mut self.totals.lock());
+        self.changed
+            .send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    pub fn connection_opened(&self) {
+        self.change(|totals| {
+            totals.connections_opened += 1;
+            totals.connections_open += 1;
+        });
+    }
+
+    pub fn connection_closed(&self) {
+        self.change(|totals| totals.connections_open = totals.connections_open.saturating_sub(1));
+    }
+
+    pub fn connection_refused(&self) {
+        self.change(|totals| totals.connections_refused += 1);
+    }
+
+    pub fn session_opened(&self, id: u64, node: &str, user: &str) {
+        self.change(|totals| {
+            totals.sessions_opened += 1;
+            totals.sessions_open += 1;
+            if totals.sessions.len() >= SESSIONS_KEPT {
+                totals.sessions.pop_front();
+            }
+            totals.sessions.push_back(SessionEntry {
+                id,
+                node: node.to_owned(),
+                user: user.to_owned(),
+                end: None,
+            });
+        });
+    }
+
+    pub fn session_ended(&self, id: u64, end: SessionEnd) {
+        self.change(|totals| {
+            totals.sessions_open = totals.sessions_open.saturating_sub(1);
+            *totals.ended.entry(end.kind()).or_default() += 1;
+            if let Some(entry) = totals.sessions.iter_mut().find(|entry| entry.id == id) {
+                entry.end = Some(end);
+            }
+        });
+    }
+
+    pub fn frame(&self, direction: Direction, kind: &'static str) {
+        self.change(|totals| {
+            let frames = match direction {
+                Direction::In => &mut totals.frames_in,
+                Direction::Out => &mut totals.frames_out,
+            };
+            *frames.entry(kind).or_default() += 1;
+        });
+    }
+
+    pub fn executed(&self, reference: &str) {
+        self.change(|totals| {
+            let count = totals.executed.entry(reference.to_owned()).or_default();
+            *count += 1;
+            if *count == 1 {
+                totals.executed_order.push_back(reference.to_owned());
+                if totals.executed_order.len() > REFERENCES_KEPT {
+                    if let Some(oldest) = totals.executed_order.pop_front() {
+                        totals.executed.remove(&oldest);
+                    }
+                }
+            }
+        });
+    }
+
+    pub fn call_unauthenticated(&self) {
+        self.change(|totals| totals.unauthenticated += 1);
+    }
+
+    pub fn call_unavailable(&self) {
+        self.change(|totals| totals.unavailable += 1);
+    }
+
+    pub fn published(&self, rows: u64) {
+        self.change(|totals| totals.published_rows = totals.published_rows.saturating_add(rows));
+    }
+
+    pub fn subscriptions(&self, open: usize) {
+        self.change(|totals| totals.subscriptions = u64::try_from(open).unwrap_or(u64::MAX));
+    }
+
+    /// Counts a request that waits in the node until told, for as long as the guard lives.
+    pub fn hold(&self) -> Gauge<'_> {
+        Gauge::new(self, |totals| &mut totals.held)
+    }
+
+    /// Counts a publication that waits for a BLOCKING subscription, for as long as the guard lives.
+    pub fn block(&self) -> Gauge<'_> {
+        Gauge::new(self, |totals| &mut totals.blocked_publications)
+    }
+
+    pub fn report(&self) -> Value {
+        let totals = self.totals.lock();
+        let sessions: Vec<Value> = totals
+            .sessions
+            .iter()
+            .map(|entry| {
+                json!({
+                    "id": entry.id,
+                    "node": entry.node,
+                    "user": entry.user,
+                    "ended": entry.end.as_ref().map(SessionEnd::kind),
+                    "detail": entry.end.as_ref().map_or(Value::Null, SessionEnd::detail),
+                })
+            })
+            .collect();
+        json!({
+            "connections": {
+                "opened": totals.connections_opened,
+                "open": totals.connections_open,
+                "refused": totals.connections_refused,
+            },
+            "calls": { "unauthenticated": totals.unauthenticated, "unavailable": totals.unavailable },
+            "sessions": {
+                "opened": totals.sessions_opened,
+                "open": totals.sessions_open,
+                "ended": {
+                    "end_stream": totals.ended.get("end_stream").unwrap_or(&0),
+                    "reset": totals.ended.get("reset").unwrap_or(&0),
+                    "lost": totals.ended.get("lost").unwrap_or(&0),
+                    "server": totals.ended.get("server").unwrap_or(&0),
+                },
+                "list": sessions,
+            },
+            "frames": { "in": totals.frames_in, "out": totals.frames_out },
+            "executed": totals.executed,
+            "subscriptions": totals.subscriptions,
+            "held": totals.held,
+            "blocked_publications": totals.blocked_publications,
+            "published_rows": totals.published_rows,
+        })
+    }
+
+    fn value(&self, subject: &Subject) -> u64 {
+        let totals = self.totals.lock();
+        match subject {
+            Subject::Sessions => totals.sessions_open,
+            Subject::SessionsOpened => totals.sessions_opened,
+            Subject::SessionsEnded => totals.ended.values().sum(),
+            Subject::Connections => totals.connections_open,
+            Subject::ConnectionsOpened => totals.connections_opened,
+            Subject::ConnectionsRefused => totals.connections_refused,
+            Subject::Unauthenticated => totals.unauthenticated,
+            Subject::Unavailable => totals.unavailable,
+            Subject::Subscriptions => totals.subscriptions,
+            Subject::Held => totals.held,
+            Subject::BlockedPublications => totals.blocked_publications,
+            Subject::Frames(direction, kind) => {
+                let frames = match direction {
+                    Direction::In => &totals.frames_in,
+                    Direction::Out => &totals.frames_out,
+                };
+                frames.get(kind.as_str()).copied().unwrap_or(0)
+            }
+            Subject::Ended(kind) => totals.ended.get(kind.as_str()).copied().unwrap_or(0),
+        }
+    }
+
+    /// Returns once every condition holds at one moment. The caller bounds the wait.
+    pub async fn wait(&self, conditions: &[Condition]) {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            if conditions
+                .iter()
+                .all(|condition| condition.holds(self.value(&condition.subject)))
+            {
+                return;
+            }
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps one count raised while it lives.
+pub struct Gauge<'a> {
+    counts: &'a Counts,
+    place: fn(&mut Totals) -> &mut u64,
+}
+
+impl<'a> Gauge<'a> {
+    fn new(counts: &'a Counts, place: fn(&mut Totals) -> &mut u64) -> Self {
+        counts.change(|totals| *place(totals) += 1);
+        Self { counts, place }
+    }
+}
+
+impl Drop for Gauge<'_> {
+    fn drop(&mut self) {
+        self.counts.change(|totals| {
+            let count = (self.place)(totals);
+            *count = count.saturating_sub(1);
+        });
+    }
+}
+
+/// A number that can be waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    Sessions,
+    SessionsOpened,
+    SessionsEnded,
+    Connections,
+    ConnectionsOpened,
+    ConnectionsRefused,
+    Unauthenticated,
+    Unavailable,
+    Subscriptions,
+    Held,
+    BlockedPublications,
+    Frames(Direction, String),
+    Ended(String),
+}
+
+/// A number reached, or met exactly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    pub subject: Subject,
+    pub count: u64,
+    pub exactly: bool,
+}
+
+impl Condition {
+    fn holds(&self, value: u64) -> bool {
+        if self.exactly {
+            value == self.count
+        } else {
+            value >= self.count
+        }
+    }
+
+    /// Reads the body of a wait: names of counts, each with a number to reach (0 means exactly none) or
+    /// `{"exactly": n}`; `frames` and `ended` hold such counts by kind.
+    pub fn parse_all(body: &Map<String, Value>) -> Result<Vec<Self>, String> {
+        let mut conditions = Vec::new();
+        for (name, value) in body {
+            let subject = match name.as_str() {
+                "sessions" => Subject::Sessions,
+                "sessions_opened" => Subject::SessionsOpened,
+                "sessions_ended" => Subject::SessionsEnded,
+                "connections" => Subject::Connections,
+                "connections_opened" => Subject::ConnectionsOpened,
+                "connections_refused" => Subject::ConnectionsRefused,
+                "unauthenticated" => Subject::Unauthenticated,
+                "unavailable" => Subject::Unavailable,
+                "subscriptions" => Subject::Subscriptions,
+                "held" => Subject::Held,
+                "blocked_publications" => Subject::BlockedPublications,
+                "frames" => {
+                    for (direction, kinds) in object(name, value)? {
+                        let direction = match direction.as_str() {
+                            "in" => Direction::In,
+                            "out" => Direction::Out,
+                            other => {
+                                return Err(format!("`frames` has `in` and `out`, not `{other}`"))
+                            }
+                        };
+                        for (kind, count) in object("frames", kinds)? {
+                            conditions.push(Self::parse(
+                                Subject::Frames(direction, kind.clone()),
+                                kind,
+                                count,
+                            )?);
+                        }
+                    }
+                    continue;
+                }
+                "ended" => {
+                    for (kind, count) in object(name, value)? {
+                        conditions.push(Self::parse(Subject::Ended(kind.clone()), kind, count)?);
+                    }
+                    continue;
+                }
+                other => return Err(format!("`{other}` cannot be waited for")),
+            };
+            conditions.push(Self::parse(subject, name, value)?);
+        }
+        if conditions.is_empty() {
+            return Err("name at least one count to wait for".to_owned());
+        }
+        Ok(conditions)
+    }
+
+    fn parse(subject: Subject, name: &str, value: &Value) -> Result<Self, String> {
+        let complaint = || format!("`{name}` is a count or {{\"exactly\": count}}");
+        if let Some(count) = value.as_u64() {
+            return Ok(Self {
+                subject,
+                count,
+                exactly: count == 0,
+            });
+        }
+        let count = value
+            .get("exactly")
+            .and_then(Value::as_u64)
+            .ok_or_else(complaint)?;
+        Ok(Self {
+            subject,
+            count,
+            exactly: true,
+        })
+    }
+}
+
+fn object<'a>(name: &str, value: &'a Value) -> Result<&'a Map<String, Value>, String> {
+    value
+        .as_object()
+        .ok_or_else(|| format!("`{name}` is an object of counts by kind"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn conditions(body: Value) -> Result<Vec<Condition>, String> {
+        Condition::parse_all(body.as_object().unwrap())
+    }
+
+    #[test]
+    fn conditions_are_read_or_refused_by_name() {
+        assert_eq!(
+            conditions(json!({"sessions": 2, "frames": {"in": {"CommandRequest": 1}}}))
+                .unwrap()
+                .len(),
+            2
+        );
+        assert!(
+            conditions(json!({"sessions": 0}))
+                .unwrap()
+                .first()
+                .unwrap()
+                .exactly
+        );
+        assert!(
+            conditions(json!({"sessions": {"exactly": 1}}))
+                .unwrap()
+                .first()
+                .unwrap()
+                .exactly
+        );
+        for body in [
+            json!({}),
+            json!({"moons": 1}),
+            json!({"sessions": "two"}),
+            json!({"frames": {"up": {}}}),
+        ] {
+            assert!(conditions(body).is_err());
+        }
+    }
+
+    // rule: X-7
+    #[test]
+    fn each_way_a_session_ends_is_counted_apart() {
+        let counts = Counts::default();
+        for (id, end) in [
+            (1, SessionEnd::EndStream),
+            (2, SessionEnd::Reset(8)),
+            (3, SessionEnd::Lost("gone".to_owned())),
+            (4, SessionEnd::Server("cut".to_owned())),
+        ] {
+            counts.session_opened(id, "node-1", "default");
+            counts.session_ended(id, end);
+        }
+        let report = counts.report();
+        let ended = report.pointer("/sessions/ended").unwrap();
+        assert_eq!(
+            ended,
+            &json!({"end_stream": 1, "reset": 1, "lost": 1, "server": 1})
+        );
+        assert_eq!(report.pointer("/sessions/open").unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_when_its_count_is_reached() {
+        let counts = std::sync::Arc::new(Counts::default());
+        let waiting = tokio::spawn({
+            let counts = counts.clone();
+            async move { counts.wait(&conditions(json!({"held": 1})).unwrap()).await }
+        });
+        tokio::task::yield_now().await;
+        let guard = counts.hold();
+        waiting.await.unwrap();
+        drop(guard);
+        counts.wait(&conditions(json!({"held": 0})).unwrap()).await;
+    }
+}

@@ -1,0 +1,68 @@
+//! The names of frames, as the schema and the control endpoint spell them.
+
+use nervix_wire::types::{ClientRequest, ReplyBody, ServerBody};
+
+macro_rules! names {
+    ($function:ident, $all:ident, $type:ident { $($variant:ident $(($ignored:tt))?),+ $(,)? }) => {
+        pub const $all: &[&str] = &[$(stringify!($variant)),+];
+
+        pub fn $function(value: &$type) -> &'static str {
+            match value {
+                $($type::$variant $(($ignored))? => stringify!($variant),)+
+            }
+        }
+    };
+}
+
+names!(request_kind, REQUESTS, ClientRequest {
+    CommandRequest(_), SuggestRequest(_), ListDomainsRequest, SelectDomainRequest(_), AttachTransactionRequest(_),
+    InspectTransactionRequest(_), SubscribeRequest(_), UnsubscribeRequest(_), CancelRequest(_), ChoiceLookupRequest(_),
+    AttachDomainClockRequest(_), DetachDomainClockRequest(_), OpenIngestorRequest(_), SubmitBatchRequest(_),
+    CloseIngestorRequest(_), OpenEmitterRequest(_), ReadEmitterBatchRequest(_), SettleEmitterBatchRequest(_),
+    CloseEmitterRequest(_),
+});
+
+names!(reply_kind, REPLIES, ReplyBody {
+    CommandOutcome(_), AttachOutcome(_), SuggestOutcome(_), DomainList(_), DomainSelectionOutcome(_),
+    InspectionOutcome(_), SubscribeOutcome(_), UnsubscribeOutcome(_), CancelOutcome(_), RequestCancelled(_),
+    RequestRejected(_), TransferPart(_), ChoiceOutcome(_), DomainClockAttachOutcome(_), DomainClockDetachOutcome(_),
+    OpenIngestorOutcome(_), SubmissionOutcome(_), CloseIngestorOutcome(_), OpenEmitterOutcome(_),
+    ReadEmitterBatchOutcome(_), SettleEmitterBatchOutcome(_), CloseEmitterOutcome(_),
+});
+
+names!(unsolicited_kind, BODIES, ServerBody {
+    Reply(_), ServerNotice(_), LeadershipObserved(_), DomainsObserved(_), DomainSnapshotObserved(_), ClusterObserved(_),
+    SubscriptionRows(_), SubscriptionDeliveryLost(_), SubscriptionRowsSkipped(_), SubscriptionEnded(_),
+    SessionEnding(_), DomainClockObserved(_), DomainClockAttachmentEnded(_), DomainClockTicked(_),
+    ProducerAdmissionChanged(_), ProducerEnded(_),
+});
+
+/// The name of a server frame; a reply goes by what it replies.
+pub fn body_kind(body: &ServerBody) -> &'static str {
+    match body {
+        ServerBody::Reply(reply) => reply_kind(&reply.body),
+        other => unsolicited_kind(other),
+    }
+}
+
+/// A client frame that could not be decoded.
+pub const MALFORMED: &str = "Malformed";
+/// Bytes that a test had sent as a server frame.
+pub const INJECTED: &str = "Injected";
+
+/// Whether a frame of the kind `actual` is meant by `wanted`: `None` is any, `Reply` every reply.
+pub fn matches(wanted: Option<&str>, actual: &str) -> bool {
+    match wanted {
+        None => true,
+        Some("Reply") => REPLIES.contains(&actual),
+        Some(wanted) => wanted == actual,
+    }
+}
+
+pub fn is_request(kind: &str) -> bool {
+    REQUESTS.contains(&kind)
+}
+
+pub fn is_server_frame(kind: &str) -> bool {
+    REPLIES.contains(&kind) || BODIES.contains(&kind) || kind == INJECTED
+}

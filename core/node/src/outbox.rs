@@ -1,0 +1,412 @@
+//! What a session still has to send: replies and news in order, and one bounded lane for each subscription. Must not
+//! know sockets; a writer takes frames from it one by one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use nervix_wire::types::{
+    RowsSkippedCause, ServerBody, ServerMessage, SubscriptionDeliveryLost, SubscriptionEndReason,
+    SubscriptionEnded, SubscriptionHandle, SubscriptionRowsSkipped,
+};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::graph::DeliveryMode;
+
+/// Frames of rows that wait for one subscription.
+pub const LANE_FRAMES: usize = 16;
+/// A session with this many replies unsent is not read from until some were sent.
+const REPLIES_LIMIT: usize = 256;
+
+/// One frame on its way to the client.
+#[derive(Debug, Clone)]
+pub struct OutFrame {
+    pub kind: &'static str,
+    pub bytes: Bytes,
+    /// The subscription generation whose lane may flow once this frame was written.
+    pub opens: Option<u64>,
+}
+
+/// How the node ends a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    Status { code: u16, message: String },
+    Reset(u32),
+    GoAway(u32),
+    Close { abort: bool },
+}
+
+impl Finish {
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Status { code, message } if message.is_empty() => format!("status {code}"),
+            Self::Status { code, message } => format!("status {code}: {message}"),
+            Self::Reset(code) => format!("reset {code}"),
+            Self::GoAway(code) => format!("goaway {code}"),
+            Self::Close { abort: false } => "connection closed".to_owned(),
+            Self::Close { abort: true } => "connection aborted".to_owned(),
+        }
+    }
+}
+
+/// What the writer does next.
+#[derive(Debug)]
+pub enum Next {
+    Frame(OutFrame),
+    Finish(Finish),
+    /// The session is over and nobody listens.
+    Closed,
+}
+
+#[derive(Debug)]
+enum LaneItem {
+    Rows(Bytes),
+    Lost(u64),
+    Skipped {
+        cause: RowsSkippedCause,
+        rows: u64,
+        message: String,
+    },
+    Ended {
+        reason: SubscriptionEndReason,
+        message: String,
+    },
+}
+
+#[derive(Debug)]
+struct Lane {
+    handle: SubscriptionHandle,
+    flowing: bool,
+    items: VecDeque<LaneItem>,
+    frames: usize,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    replies: VecDeque<OutFrame>,
+    lanes: BTreeMap<u64, Lane>,
+    served_last: u64,
+    finish: Option<(Finish, bool)>,
+    closed: bool,
+}
+
+/// What became of a frame of rows.
+#[derive(Debug, PartialEq, Eq)]
+enum Push {
+    Done,
+    Full,
+}
+
+#[derive(Debug, Default)]
+pub struct Outbox {
+    state: Mutex<State>,
+    writer: Notify,
+    room: Notify,
+    ended: Notify,
+}
+
+impl Outbox {
+    pub fn send(&self, frame: OutFrame) {
+        let mut state = self.state.lock();
+        if state.closed || state.finish.is_some() {
+            return;
+        }
+        state.replies.push_back(frame);
+        drop(state);
+        self.writer.notify_one();
+    }
+
+    /// Makes a lane that holds its frames until the reply that opens it was written.
+    pub fn open_lane(&self, handle: SubscriptionHandle) {
+        self.state.lock().lanes.insert(
+            handle.generation,
+            Lane {
+                handle,
+                flowing: false,
+                items: VecDeque::new(),
+                frames: 0,
+                ended: false,
+            },
+        );
+    }
+
+    pub fn let_flow(&self, generation: u64) {
+        if let Some(lane) = self.state.lock().lanes.get_mut(&generation) {
+            lane.flowing = true;
+        }
+        self.writer.notify_one();
+    }
+
+    /// Drops a lane and what waits in it; whoever waits for its room goes on.
+    pub fn close_lane(&self, generation: u64) {
+        self.state.lock().lanes.remove(&generation);
+        self.room.notify_waiters();
+    }
+
+    /// Puts the last frame of a generation behind what waits in its lane, and takes no further rows.
+    pub fn end_lane(&self, generation: u64, reason: SubscriptionEndReason, message: String) {
+        if let Some(lane) = self.state.lock().lanes.get_mut(&generation) {
+            lane.ended = true;
+            lane.items.push_back(LaneItem::Ended { reason, message });
+        }
+        self.writer.notify_one();
+        self.room.notify_waiters();
+    }
+
+    fn try_rows(&self, generation: u64, frame: &Bytes, drops: Option<u64>) -> Push {
+        let mut state = self.state.lock();
+        let Some(lane) = state.lanes.get_mut(&generation).filter(|lane| !lane.ended) else {
+            return Push::Done;
+        };
+        if lane.frames < LANE_FRAMES {
+            lane.frames += 1;
+            lane.items.push_back(LaneItem::Rows(frame.clone()));
+        } else if let Some(rows) = drops {
+            match lane.items.back_mut() {
+                Some(LaneItem::Lost(lost)) => *lost = lost.saturating_add(rows),
+                _ => lane.items.push_back(LaneItem::Lost(rows)),
+            }
+        } else {
+            return Push::Full;
+        }
+        drop(state);
+        self.writer.notify_one();
+        Push::Done
+    }
+
+    /// Offers rows to a subscription. BLOCKING waits for room, and calls `waiting` once before it does; DROPPING counts
+    /// what finds none. A subscription that ended meanwhile takes nothing.
+    pub async fn deliver<Guard>(
+        &self,
+        generation: u64,
+        mode: DeliveryMode,
+        frame: Bytes,
+        rows: u64,
+        waiting: impl FnOnce() -> Guard,
+    ) {
+        let drops = match mode {
+            DeliveryMode::Blocking => None,
+            DeliveryMode::Dropping => Some(rows),
+        };
+        if self.try_rows(generation, &frame, drops) == Push::Done {
+            return;
+        }
+        let _guard = waiting();
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.try_rows(generation, &frame, drops) == Push::Done {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    pub fn skipped(&self, generation: u64, cause: RowsSkippedCause, rows: u64, message: String) {
+        let mut state = self.state.lock();
+        let Some(lane) = state.lanes.get_mut(&generation).filter(|lane| !lane.ended) else {
+            return;
+        };
+        // Reports behind the last frame are joined, so that a reader who is late bounds them too.
+        for item in lane.items.iter_mut().rev() {
+            match item {
+                LaneItem::Rows(_) => break,
+                LaneItem::Skipped {
+                    cause: same,
+                    rows: total,
+                    ..
+                } if *same == cause => {
+                    *total = total.saturating_add(rows);
+                    return;
+                }
+                _ => {}
+            }
+        }
+        lane.items.push_back(LaneItem::Skipped {
+            cause,
+            rows,
+            message,
+        });
+        drop(state);
+        self.writer.notify_one();
+    }
+
+    /// Ends the session from the node's side, after what waits as a reply (`drain`) or at once.
+    pub fn finish(&self, finish: Finish, drain: bool) {
+        let mut state = self.state.lock();
+        if state.closed
+            || matches!(state.finish, Some((_, false)))
+            || (state.finish.is_some() && drain)
+        {
+            return;
+        }
+        if !drain {
+            state.replies.clear();
+        }
+        state.lanes.clear();
+        state.finish = Some((finish, drain));
+        drop(state);
+        self.writer.notify_one();
+        self.room.notify_waiters();
+        self.ended.notify_waiters();
+    }
+
+    /// How the node ends this session, if it does.
+    pub fn finishing(&self) -> Option<Finish> {
+        self.state
+            .lock()
+            .finish
+            .as_ref()
+            .map(|(finish, _)| finish.clone())
+    }
+
+    /// Nothing more can be sent: the client is gone, or the writer is done.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.replies.clear();
+        state.lanes.clear();
+        drop(state);
+        self.writer.notify_one();
+        self.room.notify_waiters();
+        self.ended.notify_waiters();
+    }
+
+    /// Waits until the session must stop without writing what it is writing.
+    pub async fn abandoned(&self) {
+        self.until_ended(|state| state.closed || matches!(state.finish, Some((_, false))))
+            .await;
+    }
+
+    /// Waits until nothing more can be sent.
+    pub async fn closed(&self) {
+        self.until_ended(|state| state.closed).await;
+    }
+
+    /// Waits until the writer has ended the session as it was told.
+    pub async fn finished(&self) {
+        self.until_ended(|state| state.closed && state.finish.is_some())
+            .await;
+    }
+
+    /// Whether what still arrives is of no account.
+    pub fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.closed || state.finish.is_some()
+    }
+
+    async fn until_ended(&self, over: impl Fn(&State) -> bool) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if over(&self.state.lock()) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Waits until the client has taken enough replies to be read from again.
+    pub async fn has_room(&self) {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let state = self.state.lock();
+                if state.closed || state.finish.is_some() || state.replies.len() < REPLIES_LIMIT {
+                    return;
+                }
+            }
+            room.await;
+        }
+    }
+
+    pub async fn next(&self) -> Next {
+        loop {
+            if let Some(next) = self.take() {
+                return next;
+            }
+            self.writer.notified().await;
+        }
+    }
+
+    fn take(&self) -> Option<Next> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Some(Next::Closed);
+        }
+        if let Some(frame) = state.replies.pop_front() {
+            drop(state);
+            self.room.notify_waiters();
+            return Some(Next::Frame(frame));
+        }
+        if let Some((finish, _)) = &state.finish {
+            return Some(Next::Finish(finish.clone()));
+        }
+        let after = state.served_last;
+        let generation = state
+            .lanes
+            .range(after.saturating_add(1)..)
+            .chain(state.lanes.range(..=after))
+            .find(|(_, lane)| lane.flowing && !lane.items.is_empty())
+            .map(|(generation, _)| *generation)?;
+        state.served_last = generation;
+        let lane = state.lanes.get_mut(&generation)?;
+        let item = lane.items.pop_front()?;
+        let handle = lane.handle.clone();
+        let frame = match item {
+            LaneItem::Rows(bytes) => {
+                lane.frames = lane.frames.saturating_sub(1);
+                OutFrame {
+                    kind: "SubscriptionRows",
+                    bytes,
+                    opens: None,
+                }
+            }
+            LaneItem::Lost(dropped_rows) => encoded(ServerBody::SubscriptionDeliveryLost(
+                SubscriptionDeliveryLost {
+                    subscription: handle,
+                    dropped_rows,
+                },
+            )),
+            LaneItem::Skipped {
+                cause,
+                rows,
+                message,
+            } => encoded(ServerBody::SubscriptionRowsSkipped(
+                SubscriptionRowsSkipped {
+                    subscription: handle,
+                    cause,
+                    skipped_rows: rows,
+                    message,
+                },
+            )),
+            LaneItem::Ended { reason, message } => {
+                state.lanes.remove(&generation);
+                encoded(ServerBody::SubscriptionEnded(SubscriptionEnded {
+                    subscription: handle,
+                    reason,
+                    message,
+                }))
+            }
+        };
+        drop(state);
+        self.room.notify_waiters();
+        Some(Next::Frame(frame))
+    }
+}
+
+/// A small frame that always fits.
+fn encoded(body: ServerBody) -> OutFrame {
+    let kind = crate::kinds::body_kind(&body);
+    let bytes = nervix_wire::encode_server(&ServerMessage { body }).unwrap_or_default();
+    OutFrame {
+        kind,
+        bytes: Bytes::from(bytes),
+        opens: None,
+    }
+}

@@ -1,0 +1,664 @@
+//! One session: which requests are in flight and in which lane they run, what its subscriptions are called, reading its
+//! frames and writing them. Must not know what a statement means or how a call is accepted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use nervix_wire::types::{
+    CancelOutcome, CancelState, CancellationStage, ClientMessage, ClientRequest, DomainList,
+    DomainNotFound, DomainSelected, DomainSelection, DomainSelectionOutcome,
+    DomainSnapshotObserved, NoticeLevel, Reply, ReplyBody, RequestCancelled, RequestRejected,
+    RequestRejection, ServerBody, ServerMessage, ServerNotice,
+};
+use nervix_wire::{EncodeError, Frame, Violation, FRAME_LIMIT};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, Notify};
+use tokio::task::JoinSet;
+
+use crate::cluster::{rejected, Cluster};
+use crate::counts::{Direction, SessionEnd};
+use crate::faults::{Place, Split, Spoil, When};
+use crate::graph::SubscriptionId;
+use crate::grpc::{self, CallEnd, Envelope, Incoming, MessageReader, Status};
+use crate::hostile;
+use crate::kinds;
+use crate::outbox::{Finish, Next, OutFrame, Outbox};
+use crate::server::ConnectionControl;
+
+/// Requests that may be unanswered at once.
+const IN_FLIGHT_LIMIT: usize = 64;
+/// A reply above the frame limit goes out in parts of this many bytes.
+const PART_BYTES: usize = 1024 * 1024;
+
+#[derive(Debug)]
+struct Flight {
+    admitted: bool,
+    /// How the session ends instead of answering, once the request was carried out.
+    cut: Option<Finish>,
+    cancelled: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    last_generation: u64,
+    held: HashMap<String, (SubscriptionId, u64)>,
+}
+
+#[derive(Debug)]
+pub struct Session {
+    pub id: u64,
+    pub node: usize,
+    pub user: String,
+    pub outbox: Arc<Outbox>,
+    flights: Mutex<HashMap<u64, Flight>>,
+    names: Mutex<Names>,
+}
+
+impl Session {
+    pub fn new(id: u64, node: usize, user: String) -> Self {
+        Self {
+            id,
+            node,
+            user,
+            outbox: Arc::new(Outbox::default()),
+            flights: Mutex::new(HashMap::new()),
+            names: Mutex::new(Names::default()),
+        }
+    }
+
+    pub fn place(&self) -> Place {
+        Place {
+            session: self.id,
+            node: self.node,
+        }
+    }
+
+    /// Gives a name to a subscription unless a live one has it, and says its generation.
+    pub fn take_name(
+        &self,
+        name: &str,
+        id: SubscriptionId,
+        live: impl Fn(SubscriptionId) -> bool,
+    ) -> Option<u64> {
+        let mut names = self.names.lock();
+        if names.held.get(name).is_some_and(|(id, _)| live(*id)) {
+            return None;
+        }
+        names.last_generation = names.last_generation.saturating_add(1);
+        let generation = names.last_generation;
+        names.held.insert(name.to_owned(), (id, generation));
+        Some(generation)
+    }
+
+    pub fn release_name(&self, name: &str) -> Option<(SubscriptionId, u64)> {
+        self.names.lock().held.remove(name)
+    }
+
+    pub fn forget_subscriptions(&self) -> Vec<SubscriptionId> {
+        self.names
+            .lock()
+            .held
+            .drain()
+            .map(|(_, (id, _))| id)
+            .collect()
+    }
+
+    /// Marks a request as being carried out; false when it was cancelled before.
+    fn admit(&self, request_id: u64) -> bool {
+        match self.flights.lock().get_mut(&request_id) {
+            Some(flight) => {
+                flight.admitted = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn land(&self, request_id: u64) -> Option<Flight> {
+        self.flights.lock().remove(&request_id)
+    }
+
+    fn cut_of(&self, request_id: u64) -> Option<Finish> {
+        self.flights
+            .lock()
+            .get(&request_id)
+            .and_then(|flight| flight.cut.clone())
+    }
+}
+
+/// What answers a request, and what is sent right after it.
+struct Answer {
+    body: ReplyBody,
+    opens: Option<u64>,
+    after: Vec<ServerBody>,
+}
+
+impl From<ReplyBody> for Answer {
+    fn from(body: ReplyBody) -> Self {
+        Self {
+            body,
+            opens: None,
+            after: Vec::new(),
+        }
+    }
+}
+
+impl From<RequestRejected> for Answer {
+    fn from(rejected: RequestRejected) -> Self {
+        ReplyBody::RequestRejected(rejected).into()
+    }
+}
+
+/// Serves a session from its first frame to its end.
+pub async fn serve(
+    cluster: Arc<Cluster>,
+    node: usize,
+    user: String,
+    body: RecvStream,
+    stream: SendStream<Bytes>,
+    connection: ConnectionControl,
+) {
+    let session = cluster.open_session(node, user);
+    let writer = tokio::spawn(write(cluster.clone(), session.clone(), stream, connection));
+    let reader = Reader {
+        cluster: cluster.clone(),
+        session: session.clone(),
+    };
+    let end = reader.run(MessageReader::new(body, FRAME_LIMIT)).await;
+    cluster.close_session(&session, end);
+    // The writer ends by itself once the outbox is closed.
+    let _ = writer.await;
+}
+
+async fn write(
+    cluster: Arc<Cluster>,
+    session: Arc<Session>,
+    mut stream: SendStream<Bytes>,
+    connection: ConnectionControl,
+) {
+    let place = session.place();
+    loop {
+        let frame = match session.outbox.next().await {
+            Next::Closed => break,
+            Next::Finish(finish) => {
+                carry_out(&finish, &mut stream, &connection).await;
+                break;
+            }
+            Next::Frame(frame) => frame,
+        };
+        let cut = cluster.faults.cut(place, Direction::Out, frame.kind);
+        if let Some((When::Before, finish)) = &cut {
+            session.outbox.finish(finish.clone(), false);
+            continue;
+        }
+        let envelope = match cluster.faults.spoil(place, frame.kind) {
+            None => Envelope::plain(frame.bytes),
+            Some(Spoil::Corrupt(corruption)) => {
+                Envelope::plain(hostile::corrupt(frame.kind, &frame.bytes, corruption))
+            }
+            Some(Spoil::Compressed) => Envelope {
+                flag: 1,
+                frame: frame.bytes,
+            },
+        };
+        let sent = tokio::select! {
+            biased;
+            sent = grpc::send_message(&mut stream, envelope) => sent,
+            () = session.outbox.abandoned() => continue,
+        };
+        if sent.is_err() {
+            // The reader learns how the client's side ended.
+            break;
+        }
+        cluster.counts.frame(Direction::Out, frame.kind);
+        if let Some(generation) = frame.opens {
+            session.outbox.let_flow(generation);
+        }
+        if let Some((When::After, finish)) = cut {
+            session.outbox.finish(finish, false);
+        }
+    }
+    session.outbox.close();
+}
+
+async fn carry_out(
+    finish: &Finish,
+    stream: &mut SendStream<Bytes>,
+    connection: &ConnectionControl,
+) {
+    match finish {
+        Finish::Status { code, message } => Status::new(*code, message.clone()).finish(stream),
+        Finish::Reset(code) => {
+            // A reset discards what is not yet on the wire.
+            connection.settle().await;
+            stream.send_reset(Reason::from(*code));
+        }
+        Finish::GoAway(code) => connection.go_away(*code),
+        Finish::Close { abort } => connection.close(*abort),
+    }
+}
+
+struct Reader {
+    cluster: Arc<Cluster>,
+    session: Arc<Session>,
+}
+
+impl Reader {
+    async fn run(&self, mut messages: MessageReader) -> SessionEnd {
+        let outbox = &self.session.outbox;
+        // Dropping these ends the requests that still wait, none of which was admitted or has anyone to answer.
+        let mut requests = JoinSet::new();
+        let (lane, mut queue) = mpsc::unbounded_channel::<(u64, ClientRequest)>();
+        requests.spawn({
+            let (cluster, session) = (self.cluster.clone(), self.session.clone());
+            async move {
+                while let Some((request_id, request)) = queue.recv().await {
+                    process(&cluster, &session, request_id, request).await;
+                }
+            }
+        });
+        let end = loop {
+            let incoming = tokio::select! {
+                biased;
+                () = outbox.finished() => break CallEnd::Lost(String::new()),
+                Some(_) = requests.join_next() => continue,
+                incoming = async {
+                    outbox.has_room().await;
+                    messages.next().await
+                } => incoming,
+            };
+            match incoming {
+                Incoming::Message(frame) => {
+                    if outbox.is_over() {
+                        continue;
+                    }
+                    if let Some((request_id, request)) = self.accept(&frame) {
+                        if in_order(&request) {
+                            // The lane lives as long as this loop.
+                            let _ = lane.send((request_id, request));
+                        } else {
+                            let (cluster, session) = (self.cluster.clone(), self.session.clone());
+                            requests.spawn(async move {
+                                process(&cluster, &session, request_id, request).await
+                            });
+                        }
+                    }
+                }
+                Incoming::Refused(status) => {
+                    self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                    self.refuse(status);
+                }
+                Incoming::End(end) => break end,
+            }
+        };
+        if let Some(finish) = outbox.finishing() {
+            return SessionEnd::Server(finish.describe());
+        }
+        match end {
+            CallEnd::EndStream => {
+                drop(lane);
+                while requests.join_next().await.is_some() {}
+                outbox.finish(
+                    Finish::Status {
+                        code: grpc::OK,
+                        message: String::new(),
+                    },
+                    true,
+                );
+                outbox.closed().await;
+                SessionEnd::EndStream
+            }
+            CallEnd::Reset(code) => SessionEnd::Reset(code),
+            CallEnd::Lost(detail) => SessionEnd::Lost(detail),
+        }
+    }
+
+    fn refuse(&self, status: Status) {
+        self.session.outbox.finish(
+            Finish::Status {
+                code: status.code,
+                message: status.message,
+            },
+            true,
+        );
+    }
+
+    /// Takes a frame in. What it asks for is answered here when that takes no time, and handed out otherwise.
+    fn accept(&self, frame: &Frame) -> Option<(u64, ClientRequest)> {
+        let ClientMessage {
+            request_id,
+            request,
+        } = match nervix_wire::decode_client(frame) {
+            Ok(message) => message,
+            Err(violation) => {
+                self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                match nervix_wire::client_request_id(frame) {
+                    Some(request_id) => self.answer(request_id, defect(&violation).into()),
+                    None => self.refuse(Status::new(grpc::INTERNAL, violation.to_string())),
+                }
+                return None;
+            }
+        };
+        let kind = kinds::request_kind(&request);
+        let place = self.session.place();
+        let cut = self.cluster.faults.cut(place, Direction::In, kind);
+        if let Some((When::Before, finish)) = cut {
+            self.session.outbox.finish(finish, false);
+            return None;
+        }
+        self.cluster.counts.frame(Direction::In, kind);
+        let mut flights = self.session.flights.lock();
+        if flights.contains_key(&request_id) {
+            drop(flights);
+            let rejected = rejected(
+                RequestRejection::DuplicateRequestId,
+                Some("request_id"),
+                format!("request {request_id} is still in flight"),
+            );
+            self.answer(request_id, rejected.into());
+            return None;
+        }
+        if let ClientRequest::CancelRequest(cancel) = &request {
+            let target = flights.remove(&cancel.target_request_id);
+            drop(flights);
+            self.cancel(request_id, cancel.target_request_id, target);
+            if let Some((_, finish)) = cut {
+                self.session.outbox.finish(finish, false);
+            }
+            return None;
+        }
+        if flights.len() >= IN_FLIGHT_LIMIT {
+            drop(flights);
+            let rejected = rejected(
+                RequestRejection::TooManyRequestsInFlight,
+                None,
+                format!("{IN_FLIGHT_LIMIT} requests are in flight"),
+            );
+            self.answer(request_id, rejected.into());
+            return None;
+        }
+        if let Some(rejection) = self.cluster.faults.rejection(place, kind) {
+            drop(flights);
+            let rejected = rejected(
+                rejection.rejection,
+                rejection.field.as_deref(),
+                rejection.message,
+            );
+            self.answer(request_id, rejected.into());
+            return None;
+        }
+        flights.insert(
+            request_id,
+            Flight {
+                admitted: false,
+                cut: cut.map(|(_, finish)| finish),
+                cancelled: Arc::new(Notify::new()),
+            },
+        );
+        Some((request_id, request))
+    }
+
+    fn cancel(&self, request_id: u64, target_request_id: u64, target: Option<Flight>) {
+        let state = match &target {
+            Some(_) => CancelState::Requested,
+            None => CancelState::NotInFlight,
+        };
+        let outcome = CancelOutcome {
+            target_request_id,
+            state,
+        };
+        self.answer(request_id, ReplyBody::CancelOutcome(outcome).into());
+        if let Some(flight) = target {
+            let stage = if flight.admitted {
+                CancellationStage::AfterAdmission
+            } else {
+                CancellationStage::BeforeAdmission
+            };
+            self.answer(
+                target_request_id,
+                ReplyBody::RequestCancelled(RequestCancelled { stage }).into(),
+            );
+            flight.cancelled.notify_one();
+        }
+    }
+
+    fn answer(&self, request_id: u64, answer: Answer) {
+        send_reply(&self.cluster, &self.session, request_id, answer);
+    }
+}
+
+/// Whether a request waits for the ones before it.
+fn in_order(request: &ClientRequest) -> bool {
+    matches!(
+        request,
+        ClientRequest::CommandRequest(_)
+            | ClientRequest::AttachTransactionRequest(_)
+            | ClientRequest::SubscribeRequest(_)
+            | ClientRequest::UnsubscribeRequest(_)
+            | ClientRequest::AttachDomainClockRequest(_)
+            | ClientRequest::DetachDomainClockRequest(_)
+    )
+}
+
+/// What to answer a request that can be told from its frame but not decoded. The violation names the field as the
+/// schema does, table first.
+fn defect(violation: &Violation) -> RequestRejected {
+    let message = violation.message();
+    let place = message.split(' ').next().unwrap_or_default();
+    let field = place.split_once('.').map(|(_, field)| field);
+    let rejection = if message.contains("undeclared member") {
+        RequestRejection::UnsupportedRequest
+    } else if message.contains("undeclared value") {
+        RequestRejection::UnsupportedValue
+    } else {
+        RequestRejection::InvalidRequest
+    };
+    rejected(rejection, field, message)
+}
+
+async fn process(cluster: &Cluster, session: &Session, request_id: u64, request: ClientRequest) {
+    let kind = kinds::request_kind(&request);
+    hold(cluster, session, request_id, When::Before, kind).await;
+    if !session.admit(request_id) {
+        return;
+    }
+    let answer = handle(cluster, session, request);
+    if let Some(finish) = session.cut_of(request_id) {
+        session.outbox.finish(finish, false);
+        return;
+    }
+    hold(cluster, session, request_id, When::After, kind).await;
+    let dropped = cluster.faults.drops_reply(session.place(), kind);
+    if session.land(request_id).is_some() && !dropped {
+        send_reply(cluster, session, request_id, answer);
+    } else if let Some(generation) = answer.opens {
+        // Nobody is told of the subscription, but it is open all the same.
+        session.outbox.let_flow(generation);
+    }
+}
+
+/// Waits where a test wants a request to wait, unless the request is cancelled.
+async fn hold(cluster: &Cluster, session: &Session, request_id: u64, when: When, kind: &str) {
+    let Some(delay) = cluster.faults.delay(session.place(), when, kind) else {
+        return;
+    };
+    let cancelled = match session.flights.lock().get(&request_id) {
+        Some(flight) => flight.cancelled.clone(),
+        None => return,
+    };
+    let waiter = cluster.faults.waiter(&delay);
+    let _held = cluster.counts.hold();
+    tokio::select! {
+        () = waiter.wait() => {}
+        () = cancelled.notified() => {}
+    }
+}
+
+fn handle(cluster: &Cluster, session: &Session, request: ClientRequest) -> Answer {
+    let answered = match request {
+        ClientRequest::CommandRequest(request) => {
+            cluster.command(session, &request).map(|mut outcome| {
+                if let Some(reference) = cluster.faults.wrong_reference(session.place()) {
+                    outcome.execution_reference = reference;
+                }
+                ReplyBody::CommandOutcome(outcome).into()
+            })
+        }
+        ClientRequest::SuggestRequest(request) => cluster
+            .suggest(&request)
+            .map(|outcome| ReplyBody::SuggestOutcome(outcome).into()),
+        ClientRequest::ListDomainsRequest => Ok(ReplyBody::DomainList(DomainList {
+            domains: cluster.domains(),
+        })
+        .into()),
+        ClientRequest::SelectDomainRequest(request) => select(cluster, request.domain),
+        ClientRequest::SubscribeRequest(request) => {
+            cluster
+                .subscribe(session, &request)
+                .map(|subscribed| Answer {
+                    body: ReplyBody::SubscribeOutcome(subscribed.outcome),
+                    opens: subscribed.opens,
+                    after: Vec::new(),
+                })
+        }
+        ClientRequest::UnsubscribeRequest(request) => cluster
+            .unsubscribe(session, &request.subscription)
+            .map(|outcome| ReplyBody::UnsubscribeOutcome(outcome).into()),
+        other => Err(rejected(
+            RequestRejection::UnsupportedRequest,
+            None,
+            format!("this node does not serve {}", kinds::request_kind(&other)),
+        )),
+    };
+    answered.unwrap_or_else(Answer::from)
+}
+
+fn select(cluster: &Cluster, domain: String) -> Result<Answer, RequestRejected> {
+    if domain.is_empty() {
+        return Err(rejected(
+            RequestRejection::InvalidRequest,
+            Some("domain"),
+            "the domain's name is empty",
+        ));
+    }
+    let mut after = Vec::new();
+    let selection = if cluster.has_domain(&domain) {
+        after.push(ServerBody::DomainSnapshotObserved(DomainSnapshotObserved {
+            domain: domain.clone(),
+            graph_json: "{}".to_owned(),
+            entities: Vec::new(),
+        }));
+        after.push(ServerBody::ClusterObserved(cluster.observed()));
+        DomainSelection::DomainSelected(DomainSelected { domain })
+    } else {
+        DomainSelection::DomainNotFound(DomainNotFound { domain })
+    };
+    Ok(Answer {
+        body: ReplyBody::DomainSelectionOutcome(DomainSelectionOutcome { selection }),
+        opens: None,
+        after,
+    })
+}
+
+fn send_reply(cluster: &Cluster, session: &Session, request_id: u64, answer: Answer) {
+    let kind = kinds::reply_kind(&answer.body);
+    let message = ServerMessage {
+        body: ServerBody::Reply(Reply {
+            request_id,
+            body: answer.body,
+        }),
+    };
+    let mut frames = reply_frames(cluster, session, request_id, kind, &message);
+    if let Some(last) = frames.last_mut() {
+        last.opens = answer.opens;
+    }
+    for frame in frames {
+        session.outbox.send(frame);
+    }
+    for body in answer.after {
+        session.outbox.send(cluster.frame(body));
+    }
+}
+
+fn reply_frames(
+    cluster: &Cluster,
+    session: &Session,
+    request_id: u64,
+    kind: &'static str,
+    message: &ServerMessage,
+) -> Vec<OutFrame> {
+    let whole = match cluster.faults.split(session.place(), kind) {
+        None => cluster.encode(message),
+        Some(Split::Bad(defect)) => match cluster.encode(message) {
+            Ok(reply) => return parts(hostile::bad_parts(request_id, &reply, defect)),
+            Err(error) => Err(error),
+        },
+        Some(Split::Parts { bytes, notices }) => {
+            let encoded = cluster
+                .encode(message)
+                .and_then(|whole| nervix_wire::split_reply(request_id, &Bytes::from(whole), bytes));
+            match encoded {
+                Ok(encoded) => {
+                    let mut frames = parts(encoded);
+                    if notices {
+                        frames = interleave(cluster, frames);
+                    }
+                    return frames;
+                }
+                Err(error) => Err(error),
+            }
+        }
+    };
+    match whole {
+        Ok(bytes) => vec![OutFrame {
+            kind,
+            bytes: Bytes::from(bytes),
+            opens: None,
+        }],
+        Err(EncodeError::TooLarge { .. }) => {
+            match nervix_wire::encode_server_reply_parts(message, PART_BYTES) {
+                Ok(encoded) => parts(encoded),
+                Err(error) => vec![too_large(cluster, request_id, &error)],
+            }
+        }
+        Err(error) => vec![too_large(cluster, request_id, &error)],
+    }
+}
+
+fn parts(encoded: Vec<Vec<u8>>) -> Vec<OutFrame> {
+    encoded
+        .into_iter()
+        .map(|bytes| OutFrame {
+            kind: "TransferPart",
+            bytes: Bytes::from(bytes),
+            opens: None,
+        })
+        .collect()
+}
+
+fn interleave(cluster: &Cluster, frames: Vec<OutFrame>) -> Vec<OutFrame> {
+    let mut mixed = Vec::with_capacity(frames.len().saturating_mul(2));
+    for frame in frames {
+        if !mixed.is_empty() {
+            mixed.push(cluster.frame(ServerBody::ServerNotice(ServerNotice {
+                level: NoticeLevel::Info,
+                message: "between two parts".to_owned(),
+            })));
+        }
+        mixed.push(frame);
+    }
+    mixed
+}
+
+fn too_large(cluster: &Cluster, request_id: u64, error: &EncodeError) -> OutFrame {
+    cluster.frame(ServerBody::Reply(Reply {
+        request_id,
+        body: ReplyBody::RequestRejected(rejected(
+            RequestRejection::ReplyTooLarge,
+            None,
+            format!("the reply cannot be sent: {error}"),
+        )),
+    }))
+}
