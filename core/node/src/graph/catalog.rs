@@ -324,13 +324,14 @@ fn uses(model: &Model) -> Vec<(Kind, &str)> {
             used.extend(branch.iter().map(|name| (Kind::Branch, name.text.as_str())));
             used
         }
-        Model::Ingestor(Ingestor {
-            schema,
-            relay,
-            branching,
-            message_error,
-            ..
-        }) => {
+        Model::Ingestor(ingestor) => {
+            let Ingestor {
+                schema,
+                relay,
+                branching,
+                message_error,
+                ..
+            } = ingestor.as_ref();
             let mut used = vec![
                 (Kind::Schema, schema.text.as_str()),
                 (Kind::Relay, relay.text.as_str()),
@@ -343,12 +344,13 @@ fn uses(model: &Model) -> Vec<(Kind, &str)> {
             used.extend(error_relay(message_error));
             used
         }
-        Model::Emitter(Emitter {
-            schema,
-            relays,
-            message_error,
-            ..
-        }) => {
+        Model::Emitter(emitter) => {
+            let Emitter {
+                schema,
+                relays,
+                message_error,
+                ..
+            } = emitter.as_ref();
             let mut used = vec![(Kind::Schema, schema.text.as_str())];
             used.extend(relays.iter().map(|name| (Kind::Relay, name.text.as_str())));
             used.extend(error_relay(message_error));

@@ -137,12 +137,15 @@ impl RelayShape {
                 key.iter()
                     .map(|declared| {
                         let column = view.fields.iter().position(|field| {
-                            field.name == declared.name && field.field_type == declared.field_type
+                            field.name == declared.name
+                                && field.field_type == declared.field_type
+                                // What is withheld in the row must not come out in the key.
+                                && (declared.sensitive || !field.sensitive)
                         });
                         column.map_or_else(
                             || {
                                 Err(format!(
-                                    "rows of the relay `{}` have no field `{} {}` to take the key of the branch `{}` from",
+                                    "rows of the relay `{}` have no field `{} {}` as sensitive as the key of the branch `{}` to take it from",
                                     view.relay.name.text,
                                     declared.name.text,
                                     declared.field_type,

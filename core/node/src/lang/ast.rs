@@ -211,8 +211,8 @@ pub enum Model {
     Schema(Schema),
     Branch(Branch),
     Relay(Relay),
-    Ingestor(Ingestor),
-    Emitter(Emitter),
+    Ingestor(Box<Ingestor>),
+    Emitter(Box<Emitter>),
     Resource(Name),
 }
 

@@ -535,15 +535,15 @@ impl<'a> Parser<'a> {
         } else if self.take_keyword("RELAY") {
             Model::Relay(self.relay()?)
         } else if self.take_keyword("INGESTOR") {
-            Model::Ingestor(self.ingestor()?)
+            Model::Ingestor(Box::new(self.ingestor()?))
         } else if self.take_keyword("ATTACHED") {
             self.expect_keyword("EMITTER")?;
-            Model::Emitter(self.emitter(true)?)
+            Model::Emitter(Box::new(self.emitter(true)?))
         } else if self.take_keyword("DETACHED") {
             self.expect_keyword("EMITTER")?;
-            Model::Emitter(self.emitter(false)?)
+            Model::Emitter(Box::new(self.emitter(false)?))
         } else if self.take_keyword("EMITTER") {
-            Model::Emitter(self.emitter(true)?)
+            Model::Emitter(Box::new(self.emitter(true)?))
         } else if self.take_keyword("RESOURCE") {
             Model::Resource(self.new_name()?)
         } else if !if_not_exists && self.take_keyword("SUBSCRIPTION") {

@@ -29,7 +29,7 @@ fn print(units: &[(&str, u64)], value: u64) -> String {
     let smallest = units.last().map_or("", |(name, _)| name);
     let (name, factor) = units
         .iter()
-        .find(|(_, factor)| value != 0 && value % factor == 0)
+        .find(|(_, factor)| value != 0 && value.is_multiple_of(*factor))
         .copied()
         .unwrap_or((smallest, 1));
     format!("{}{name}", value / factor)
