@@ -20,6 +20,7 @@ from pathlib import Path
 
 import wire_codec
 import wire_schema
+import wire_tests
 import wire_types
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,7 +98,25 @@ def generate(scratch: Path) -> dict[Path, bytes]:
         WIRE / "src/types.rs": rustfmt(wire_types.emit(schema)).encode(),
         WIRE / "src/decode.rs": rustfmt(wire_codec.emit_decode(schema)).encode(),
         WIRE / "src/encode.rs": rustfmt(wire_codec.emit_encode(schema)).encode(),
+        WIRE / "tests/wire/samples.rs": rustfmt(wire_tests.Samples(schema).emit()).encode(),
+        WIRE / "tests/wire/layout.rs": rustfmt(wire_tests.emit_layout(schema)).encode(),
+        **fixtures(flatc, scratch),
     }
+
+
+def fixtures(flatc: str, scratch: Path) -> dict[Path, bytes]:
+    """The frames that flatc makes of the JSON texts, each beside its text.
+
+    A text stands in a directory with the name of the schema file of its root.
+    """
+    made: dict[Path, bytes] = {}
+    for text in sorted((WIRE / "tests/fixtures").glob("*/*.json")):
+        root = WIRE / "schema" / f"{text.parent.name}.fbs"
+        out = scratch / text.parent.name
+        include = str(WIRE / "schema")
+        run([flatc, "--binary", "-I", include, "-o", str(out), str(root), str(text)])
+        made[text.with_suffix(".bin")] = (out / f"{text.stem}.bin").read_bytes()
+    return made
 
 
 def main() -> int:
