@@ -6,13 +6,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use nervix_wire::types::{
-    BackupArchiveSummary, Diagnostic, OutcomeOrigin, RestoreReport, RowSchema, RowsSkippedCause,
-    SubscriptionEndReason, SuggestOutcome,
+    BackupArchiveSummary, Diagnostic, DomainClockAttachmentEndReason, DomainClockObservation,
+    EmitterSettlement, OutcomeOrigin, ProcessingFailure, RestoreReport, RowSchema,
+    RowsSkippedCause, SubmissionRefusal, SubscriptionEndReason, SuggestOutcome,
 };
 use nervix_wire::{CheckedRows, Frame};
 
+use crate::contract::{Contract, OpenRefusal, OpenRequest};
 use crate::origin::Origin;
+use crate::projection::Tick;
 
 /// The time a runner read just before it entered the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,10 @@ pub struct CallId(pub u64);
 /// One prepared command of this engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExecutionId(pub u64);
+
+/// One producer or consumer of this engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointId(pub u64);
 
 /// How a session is opened and how long it waits.
 #[derive(Debug, Clone)]
@@ -66,6 +74,36 @@ pub enum Call {
         page_size: u16,
         continuation: Option<String>,
     },
+    /// The next event of any domain clock.
+    NextClockEvent,
+    /// Open a producer or a consumer.
+    Open(Role, OpenRequest),
+    /// Hand a batch to a producer: canonical Arrow IPC, or what the server is to judge.
+    Submit(EndpointId, Bytes),
+    /// Take the outcome of a submission.
+    Rejoin(EndpointId, u64),
+    /// The next delivery of a consumer.
+    NextDelivery(EndpointId),
+    /// Settle a delivery through the attachment that brought it.
+    Settle(Delivery, Decision),
+    /// Close a producer or a consumer, and wait until the server released it.
+    Close(EndpointId),
+}
+
+/// The two kinds of endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Producer,
+    Consumer,
+}
+
+/// What a host decides about a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    Ack,
+    Retry,
+    /// 1 to 1024 bytes of text without sensitive values.
+    Reject(String),
 }
 
 /// What a finished call hands back.
@@ -75,6 +113,13 @@ pub enum Done {
     Outcome(Arc<Outcome>),
     Event(Event),
     Suggestions(SuggestOutcome),
+    ClockEvent(ClockEvent),
+    Endpoint(EndpointId, Arc<Contract>),
+    Submitted(u64),
+    Submission(SubmissionOutcome),
+    Delivery(Delivery),
+    Settled(Settlement),
+    Closed,
 }
 
 /// Why a host stopped waiting for a call.
@@ -149,6 +194,8 @@ pub struct Error {
     pub message: String,
     /// The command the failure concerns, for every failure of an execute.
     pub reference: Option<String>,
+    /// Why an open was refused, for a refused open.
+    pub refusal: Option<OpenRefusal>,
 }
 
 impl Error {
@@ -157,6 +204,7 @@ impl Error {
             kind,
             message: message.into(),
             reference: None,
+            refusal: None,
         }
     }
 
@@ -261,4 +309,101 @@ pub enum EventKind {
     RestorationFailed {
         message: String,
     },
+}
+
+/// Something a follower of a domain's clock has to know, coalesced a domain (K-3, B-9).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClockEvent {
+    pub domain: Arc<str>,
+    pub kind: ClockEventKind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClockEventKind {
+    State(DomainClockObservation),
+    Tick {
+        generation: u64,
+        tick: Tick,
+    },
+    Ended(DomainClockAttachmentEndReason),
+    /// A gap: changes and ticks until the next state are never reported.
+    Interrupted,
+    /// An attempt to attach again was refused or left unanswered, and will be repeated.
+    RestorationFailed,
+}
+
+/// What a producer or consumer is in the middle of, as the C interface numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndpointState {
+    Active = 1,
+    Interrupted = 2,
+    Restoring = 3,
+    ReopenRequired = 4,
+    Closed = 5,
+}
+
+/// What became of a submitted batch (P-5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubmissionOutcome {
+    pub result: SubmissionResult,
+    /// Bounded, without sensitive values, and empty for a completed batch.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubmissionResult {
+    NotAdmitted(SubmissionRefusal),
+    Completed,
+    ProcessingFailed(ProcessingFailure),
+    OutcomeUnknown(Uncertainty),
+}
+
+/// Why the outcome of a batch is not known, as the C interface numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Uncertainty {
+    Interrupted = 1,
+    OwnerLost = 2,
+    SessionLost = 3,
+}
+
+/// One attempt to have a batch processed.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    pub consumer: EndpointId,
+    pub(crate) conn: ConnId,
+    /// The consumer's identity on that exchange.
+    pub(crate) wire: u64,
+    /// The same for every attempt.
+    pub identity: [u8; 16],
+    /// This attempt's.
+    pub reference: [u8; 16],
+    pub source_relay: Arc<str>,
+    pub branch_fingerprint: Option<[u8; 32]>,
+    /// One Arrow IPC stream, within the frame it came in.
+    pub batch: Bytes,
+    pub members: u32,
+    /// Domain time when the batch was prepared, in nanoseconds since the Unix epoch.
+    pub execution_now: i64,
+}
+
+/// How a settlement ended, as the C interface numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Settlement {
+    Confirmed = 1,
+    StaleReference = 2,
+    WrongConsumer = 3,
+    InvalidReason = 4,
+    ConsumerEnded = 5,
+}
+
+impl From<EmitterSettlement> for Settlement {
+    fn from(settlement: EmitterSettlement) -> Self {
+        match settlement {
+            EmitterSettlement::Confirmed => Self::Confirmed,
+            EmitterSettlement::StaleReference => Self::StaleReference,
+            EmitterSettlement::WrongConsumer => Self::WrongConsumer,
+            EmitterSettlement::InvalidReason => Self::InvalidReason,
+            EmitterSettlement::ConsumerEnded => Self::ConsumerEnded,
+        }
+    }
 }

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use nervix_wire::types::{
-    CancelRequest, CancellationStage, ClientRequest, CommandDisposition, CommandOutcome,
-    CommandRequest, LeaderEndpoints, Leadership, Reply, ReplyBody, RequestCancelled,
-    RequestRejected, RequestRejection, ServerBody, ServerMessage, SessionEndReason,
-    SubscribeDisposition, SubscribeRequest, SubscriptionType, SuggestRequest,
-    UnsubscribeDisposition, UnsubscribeRequest,
+    AttachDomainClockRequest, CancelRequest, CancellationStage, ClientRequest, CommandDisposition,
+    CommandOutcome, CommandRequest, DetachDomainClockRequest, DomainClockAttachDisposition,
+    DomainClockAttachmentEndReason, DomainClockDetachDisposition, LeaderEndpoints, Leadership,
+    Reply, ReplyBody, RequestCancelled, RequestRejected, RequestRejection, ServerBody,
+    ServerMessage, SessionEndReason, SubscribeDisposition, SubscribeRequest, SubscriptionType,
+    SuggestRequest, UnsubscribeDisposition, UnsubscribeRequest,
 };
 use nervix_wire::{Frame, Violation};
 
@@ -20,13 +21,19 @@ use crate::api::{
     Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
     ExecutionId, Input, Now, OpenedSubscription, Outcome, Output, Stop,
 };
+use crate::clocks::Clocks;
 use crate::exchange::{Asked, Exchange, Unsent};
 use crate::execution::{local, of_command, outcome, render_domains, Execution};
 use crate::origin::Origin;
+use crate::projection::DomainClock;
 use crate::reach::{Backoff, Jitter, Reach, BACKGROUND, RETRY};
 use crate::reference::uuid_v7;
 use crate::statement::Route;
 use crate::subscriptions::{Limits, Place, SubId, Subscriptions};
+
+mod endpoints;
+
+use endpoints::{Endpoints, Wire};
 
 /// Nanoseconds one connection may take until the server said who leads.
 const CONNECTION: u64 = 10_000_000_000;
@@ -68,6 +75,9 @@ pub struct Engine {
     suggests: BTreeMap<CallId, Suggest>,
     readers: VecDeque<CallId>,
     subs: Subscriptions,
+    clock_readers: VecDeque<CallId>,
+    clocks: Clocks,
+    endpoints: Endpoints,
 }
 
 /// Why a session cannot come back.
@@ -152,6 +162,9 @@ impl Engine {
             suggests: BTreeMap::new(),
             readers: VecDeque::new(),
             subs: Subscriptions::with_limits(limits),
+            clock_readers: VecDeque::new(),
+            clocks: Clocks::default(),
+            endpoints: Endpoints::default(),
         }
     }
 
@@ -217,6 +230,18 @@ impl Engine {
                 });
                 self.hurry(now);
             }
+            Call::NextClockEvent => {
+                self.clock_readers.push_back(call);
+                self.hurry(now);
+            }
+            Call::Open(role, request) => self.open_endpoint(now, call, role, request),
+            Call::Submit(producer, batch) => self.submit(now, call, producer, batch),
+            Call::Rejoin(producer, submission) => self.rejoin(call, producer, submission),
+            Call::NextDelivery(consumer) => self.next_delivery(now, call, consumer),
+            Call::Settle(delivery, decision) => {
+                self.settle_delivery(now, call, &delivery, decision)
+            }
+            Call::Close(endpoint) => self.close_endpoint(Some(call), endpoint),
             Call::NextEvent => {
                 self.readers.push_back(call);
                 self.hurry(now);
@@ -281,6 +306,16 @@ impl Engine {
                 call,
                 Err(Error::new(kind, format!("no event arrived: {reason}"))),
             );
+        } else if let Some(at) = self.clock_readers.iter().position(|reader| *reader == call) {
+            self.clock_readers.remove(at);
+            self.finish(
+                call,
+                Err(Error::new(
+                    kind,
+                    format!("no clock event arrived: {reason}"),
+                )),
+            );
+        } else if self.stop_endpoint_call(now, call, kind, reason) {
         } else if let Some(suggest) = self.suggests.remove(&call) {
             self.finish(
                 call,
@@ -351,15 +386,18 @@ impl Engine {
                 due.push(suggest.due);
             }
         }
-        match self.current_exchange() {
-            Some(exchange) => {
-                due.extend(self.subs.next_due());
-                if self.awaits_unsolicited() && exchange.asks(Asked::Probe).is_none() {
-                    due.push(exchange.heard.saturating_add(self.config.request_timeout));
-                }
+        due.extend(self.endpoints.next_deadline());
+        due.extend(self.endpoints.next_due(self.current.is_some()));
+        for exchange in self.exchanges.values() {
+            if self.waits_on(exchange.conn) && exchange.asks(&Asked::Probe).is_none() {
+                due.push(exchange.heard.saturating_add(self.config.request_timeout));
             }
-            None if self.attempt.is_none() && self.wants_session() => due.push(self.reconnect_at),
-            None => {}
+        }
+        if self.current.is_some() {
+            due.extend(self.subs.next_due());
+            due.extend(self.clocks.next_due());
+        } else if self.attempt.is_none() && self.wants_session() {
+            due.push(self.reconnect_at);
         }
         due.into_iter().min()
     }
@@ -367,6 +405,11 @@ impl Engine {
     /// The next thing for the runner to do. Take all of them after every other call.
     pub fn output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    /// The clock of a domain that the session follows, never older than an event that was handed out (B-11).
+    pub fn domain_clock(&self, domain: &str) -> Option<DomainClock> {
+        self.clocks.read(domain)
     }
 
     /// Ends the session for good: every connection is reset and every waiting call ends as CLOSED.
@@ -466,10 +509,6 @@ impl Engine {
 
     // ---- exchanges
 
-    fn current_exchange(&self) -> Option<&Exchange> {
-        self.current.and_then(|conn| self.exchanges.get(&conn))
-    }
-
     fn send(
         &mut self,
         now: Now,
@@ -489,7 +528,7 @@ impl Engine {
         let target = self
             .exchanges
             .get(&conn)
-            .and_then(|exchange| exchange.asks(asked));
+            .and_then(|exchange| exchange.asks(&asked));
         if let Some(target_request_id) = target {
             // Without room the request ends by itself; cancelling is a courtesy (C-9, C-10).
             let _ = self.send(
@@ -634,30 +673,47 @@ impl Engine {
     /// An exchange that another one took over from finishes what it was asked and ends.
     fn retire(&mut self, conn: ConnId) {
         self.subs.exchange_lost("the session moved to the leader");
-        if let Some(exchange) = self.exchanges.get_mut(&conn) {
-            for asked in exchange.in_flight().collect::<Vec<_>>() {
-                match asked {
-                    // What it opened or deleted ends with it.
-                    Asked::Subscribe(execution) => self.landed(execution),
-                    Asked::Unsubscribe(execution, sub) => self.deleted(execution, sub),
-                    _ => {}
-                }
-            }
-            if let Some(exchange) = self.exchanges.get_mut(&conn) {
-                exchange.keep_only(|asked| {
-                    matches!(
-                        asked,
-                        Asked::Command(_) | Asked::Domains(_) | Asked::Suggest(_)
-                    )
-                });
+        let asked: Vec<Asked> = self
+            .exchanges
+            .get(&conn)
+            .map(|exchange| exchange.in_flight().collect())
+            .unwrap_or_default();
+        for asked in asked {
+            match asked {
+                // What it opened or deleted ends with it.
+                Asked::Subscribe(execution) => self.landed(execution),
+                Asked::Unsubscribe(execution, sub) => self.deleted(execution, sub),
+                _ => {}
             }
         }
-        self.close_if_idle(conn);
+        if let Some(exchange) = self.exchanges.get_mut(&conn) {
+            exchange.keep_only(|asked| {
+                !matches!(
+                    asked,
+                    Asked::Subscribe(_)
+                        | Asked::Unsubscribe(..)
+                        | Asked::Reopen(_)
+                        | Asked::Drop(_)
+                )
+            });
+        }
     }
 
-    fn close_if_idle(&mut self, conn: ConnId) {
-        let idle = self.exchanges.get(&conn).is_some_and(Exchange::idle);
-        if idle && self.current != Some(conn) {
+    /// Ends the exchanges that were left, once nothing is asked of them and nothing is attached to them.
+    fn close_retired(&mut self) {
+        let done: Vec<ConnId> = self
+            .exchanges
+            .values()
+            .filter(|exchange| {
+                let conn = exchange.conn;
+                self.current != Some(conn)
+                    && exchange.idle()
+                    && !self.clocks.held_by(conn)
+                    && !self.endpoints.any_on(conn)
+            })
+            .map(|exchange| exchange.conn)
+            .collect();
+        for conn in done {
             self.exchanges.remove(&conn);
             self.outputs.push_back(Output::Reset { conn });
         }
@@ -720,9 +776,20 @@ impl Engine {
                         );
                     }
                 }
+                Asked::AttachClock(execution) => {
+                    self.landed(execution);
+                    self.forget_if_released(execution);
+                }
+                // No session holds the clock any more (K-1).
+                Asked::DetachClock(execution) => {
+                    self.clock_detached(execution, "the attachment ended with its session")
+                }
                 Asked::Reopen(_) | Asked::Drop(_) | Asked::Cancel | Asked::Probe => {}
+                asked => self.endpoint_unanswered(now, asked, kind, &text),
             }
         }
+        self.clocks.exchange_lost(conn);
+        self.endpoints_lost(now, conn, &text);
         if self.current == Some(conn) {
             self.current = None;
             self.subs.exchange_lost(&text);
@@ -756,6 +823,7 @@ impl Engine {
         });
         let attempt = self.attempt.take().map(|attempt| attempt.conn);
         let exchanges = std::mem::take(&mut self.exchanges);
+        self.close_every_endpoint(why);
         for conn in attempt.into_iter().chain(exchanges.into_keys()) {
             self.outputs.push_back(Output::Reset { conn });
         }
@@ -792,6 +860,7 @@ impl Engine {
         for call in calls {
             self.finish(call, Err(error.clone()));
         }
+        self.fail_endpoint_calls(&error);
     }
 
     // ---- frames
@@ -853,7 +922,37 @@ impl Engine {
                 let cause = self.ending(&ending.reason);
                 self.lose(now, conn, cause, true);
             }
-            // What an exchange that was left says about subscriptions and leaders is old news.
+            // Clocks and endpoints may be held by an exchange that was left.
+            ServerBody::DomainClockObserved(observed) => {
+                self.clocks.observed(&observed.domain, conn, observed.clock)
+            }
+            ServerBody::DomainClockTicked(ticked) => self.clocks.ticked(conn, &ticked),
+            ServerBody::DomainClockAttachmentEnded(ended) => {
+                if self.clocks.is_held_by(&ended.domain, conn) {
+                    self.clocks.ended(&ended.domain, ended.reason);
+                }
+            }
+            ServerBody::ProducerAdmissionChanged(changed) => {
+                self.admission_changed(
+                    Wire {
+                        conn,
+                        id: changed.producer,
+                    },
+                    changed.admission,
+                );
+            }
+            ServerBody::ProducerEnded(ended) => {
+                self.producer_ended(
+                    now,
+                    Wire {
+                        conn,
+                        id: ended.producer,
+                    },
+                    ended.reason,
+                    &ended.message,
+                );
+            }
+            // What it says about subscriptions and leaders is old news.
             _ if !current => {}
             ServerBody::LeadershipObserved(observed) => self.leadership(now, &observed.leadership),
             ServerBody::SubscriptionRows(rows) => {
@@ -902,16 +1001,11 @@ impl Engine {
                     );
                 }
             }
-            // Notices are for display and the rest answers requests this version does not send.
+            // Notices are for display, and the rest answers requests this client does not send.
             ServerBody::ServerNotice(_)
             | ServerBody::DomainsObserved(_)
             | ServerBody::DomainSnapshotObserved(_)
-            | ServerBody::ClusterObserved(_)
-            | ServerBody::DomainClockObserved(_)
-            | ServerBody::DomainClockAttachmentEnded(_)
-            | ServerBody::DomainClockTicked(_)
-            | ServerBody::ProducerAdmissionChanged(_)
-            | ServerBody::ProducerEnded(_) => {}
+            | ServerBody::ClusterObserved(_) => {}
         }
         Ok(())
     }
@@ -968,9 +1062,14 @@ impl Engine {
         let Some(exchange) = self.exchanges.get_mut(&conn) else {
             return Ok(());
         };
+        let wire = Wire {
+            conn,
+            id: reply.request_id,
+        };
         let Some((asked, body)) = exchange.answered(reply)? else {
             return Ok(());
         };
+        let execution = asked.execution();
         match (asked, body) {
             (Asked::Command(execution), body) => self.command_reply(now, conn, execution, body)?,
             (Asked::Domains(execution), ReplyBody::DomainList(list)) => {
@@ -1137,20 +1236,93 @@ impl Engine {
                 self.cancelled(execution, &cancelled);
             }
             (Asked::Probe, ReplyBody::RequestCancelled(_)) => {}
-            _ => {
-                return Err(Violation::new(
-                    "C-4",
-                    "a reply of a kind that does not answer its request",
-                ))
+            (Asked::AttachClock(execution), ReplyBody::DomainClockAttachOutcome(reply)) => {
+                self.landed(execution);
+                let disposition = match reply.disposition {
+                    DomainClockAttachDisposition::DomainClockAttached(attached) => {
+                        self.clocks.attached(&attached.domain, conn, attached.clock);
+                        Disposition::Completed
+                    }
+                    DomainClockAttachDisposition::DomainClockAlreadyAttached(_)
+                    | DomainClockAttachDisposition::DomainNotFound(_)
+                    | DomainClockAttachDisposition::RequestFailed => Disposition::Failed,
+                };
+                self.settle(execution, outcome(disposition, reply.message));
             }
+            (Asked::DetachClock(execution), ReplyBody::DomainClockDetachOutcome(reply)) => {
+                match reply.disposition {
+                    DomainClockDetachDisposition::DomainClockDetached(_) => {
+                        self.clock_detached(execution, &reply.message)
+                    }
+                    DomainClockDetachDisposition::DomainClockNotAttached(detached)
+                        if self.clocks.follows(&detached.domain) =>
+                    {
+                        self.clock_detached(execution, &reply.message);
+                    }
+                    DomainClockDetachDisposition::DomainClockNotAttached(_)
+                    | DomainClockDetachDisposition::RequestFailed => {
+                        self.landed(execution);
+                        self.clock_detaching(execution, false);
+                        self.settle(execution, outcome(Disposition::Failed, reply.message));
+                    }
+                }
+            }
+            // A cancelled detach that was admitted has detached (K-1).
+            (Asked::DetachClock(execution), ReplyBody::RequestCancelled(cancelled)) => {
+                match cancelled.stage {
+                    CancellationStage::AfterAdmission => {
+                        self.clock_detached(execution, "the clock is detached")
+                    }
+                    CancellationStage::BeforeAdmission => {
+                        self.landed(execution);
+                        self.clock_detaching(execution, false);
+                        self.cancelled(execution, &cancelled);
+                    }
+                }
+            }
+            (Asked::DetachClock(execution), ReplyBody::RequestRejected(rejected)) => {
+                self.landed(execution);
+                self.clock_detaching(execution, false);
+                self.rejected(now, execution, &rejected, false);
+            }
+            (Asked::AttachClock(execution), ReplyBody::RequestRejected(rejected)) => {
+                self.landed(execution);
+                self.rejected(now, execution, &rejected, false);
+            }
+            (Asked::AttachClock(execution), ReplyBody::RequestCancelled(cancelled)) => {
+                self.landed(execution);
+                self.cancelled(execution, &cancelled);
+            }
+            (Asked::Reattach(domain), ReplyBody::DomainClockAttachOutcome(reply)) => {
+                match reply.disposition {
+                    DomainClockAttachDisposition::DomainClockAttached(attached) => {
+                        self.clocks.reattached(&domain, conn, attached.clock);
+                    }
+                    DomainClockAttachDisposition::DomainClockAlreadyAttached(_) => {
+                        self.clocks.already_attached(&domain, conn)
+                    }
+                    DomainClockAttachDisposition::DomainNotFound(_) => {
+                        self.clocks
+                            .ended(&domain, DomainClockAttachmentEndReason::DomainRemoved);
+                    }
+                    DomainClockAttachDisposition::RequestFailed => {
+                        self.clocks
+                            .reattach_refused(&domain, now.mono, &mut self.jitter);
+                    }
+                }
+            }
+            (
+                Asked::Reattach(domain),
+                ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_),
+            ) => {
+                self.clocks
+                    .reattach_refused(&domain, now.mono, &mut self.jitter);
+            }
+            (asked, body) => self.endpoint_reply(now, wire, asked, body)?,
         }
-        if let Asked::Domains(execution)
-        | Asked::Subscribe(execution)
-        | Asked::Unsubscribe(execution, _) = asked
-        {
+        if let Some(execution) = execution {
             self.forget_if_released(execution);
         }
-        self.close_if_idle(conn);
         Ok(())
     }
 
@@ -1191,7 +1363,6 @@ impl Engine {
                 ))
             }
         }
-        self.forget_if_released(execution);
         Ok(())
     }
 
@@ -1316,6 +1487,29 @@ impl Engine {
         );
     }
 
+    /// A clock is not followed any more, and the command that asked for it is done.
+    fn clock_detached(&mut self, execution: ExecutionId, message: &str) {
+        self.landed(execution);
+        let domain = self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.domain.clone());
+        if let Some(domain) = domain {
+            self.clocks.detached(&domain);
+        }
+        self.settle(execution, outcome(Disposition::Completed, message));
+    }
+
+    fn clock_detaching(&mut self, execution: ExecutionId, detaching: bool) {
+        if let Some(domain) = self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.domain.as_deref())
+        {
+            self.clocks.detaching(domain, detaching);
+        }
+    }
+
     // ---- progress
 
     /// Lets everything go on that can.
@@ -1326,10 +1520,13 @@ impl Engine {
         }
         self.expire(now);
         self.restore(now);
+        self.open_endpoints(now);
         while self.step(now) {}
         self.send_suggests(now);
+        self.drive_endpoints(now);
         self.probe(now);
         self.deliver();
+        self.close_retired();
         self.reach_out(now);
     }
 
@@ -1414,6 +1611,7 @@ impl Engine {
                 }
             }
         }
+        self.expire_endpoint_calls(now);
     }
 
     fn unanswered_reopenings(&mut self, now: Now, conn: ConnId) {
@@ -1421,10 +1619,17 @@ impl Engine {
             return;
         };
         for asked in exchange.in_flight().collect::<Vec<_>>() {
-            if let Asked::Reopen(sub) = asked {
-                let message = "the server left the request unanswered".to_owned();
-                self.subs
-                    .reopening_refused(sub, now.mono, &mut self.jitter, message);
+            match asked {
+                Asked::Reopen(sub) => {
+                    let message = "the server left the request unanswered".to_owned();
+                    self.subs
+                        .reopening_refused(sub, now.mono, &mut self.jitter, message);
+                }
+                Asked::Reattach(domain) => {
+                    self.clocks
+                        .reattach_refused(&domain, now.mono, &mut self.jitter)
+                }
+                _ => {}
             }
         }
     }
@@ -1432,6 +1637,19 @@ impl Engine {
     /// Opens kept subscriptions again, and deletes those whose reader was too slow, ahead of any command (D-5).
     fn restore(&mut self, now: Now) {
         let Some(conn) = self.current else { return };
+        for domain in self.clocks.due(now.mono, conn) {
+            let request = AttachDomainClockRequest {
+                domain: domain.to_string(),
+            };
+            let request = ClientRequest::AttachDomainClockRequest(request);
+            if self
+                .send(now, conn, Asked::Reattach(Arc::clone(&domain)), request)
+                .is_err()
+            {
+                return;
+            }
+            self.clocks.attaching(&domain, conn);
+        }
         for sub in self.subs.due(now.mono) {
             let Some(held) = self.subs.get(sub) else {
                 continue;
@@ -1531,6 +1749,27 @@ impl Engine {
                     ClientRequest::UnsubscribeRequest(UnsubscribeRequest { subscription: name }),
                 ),
             },
+            Route::AttachClock | Route::DetachClock => {
+                let Some(domain) = domain else {
+                    let message =
+                        "no domain is selected: run USE <domain>; first, or connect with a domain";
+                    self.settle(execution, local(Disposition::Failed, message));
+                    return true;
+                };
+                if held.route == Route::AttachClock {
+                    let request = AttachDomainClockRequest { domain };
+                    (
+                        Asked::AttachClock(execution),
+                        ClientRequest::AttachDomainClockRequest(request),
+                    )
+                } else {
+                    let request = DetachDomainClockRequest { domain };
+                    (
+                        Asked::DetachClock(execution),
+                        ClientRequest::DetachDomainClockRequest(request),
+                    )
+                }
+            }
             Route::ListDomains => (Asked::Domains(execution), ClientRequest::ListDomainsRequest),
             Route::Command => (
                 Asked::Command(execution),
@@ -1550,8 +1789,12 @@ impl Engine {
         if self.attempt.is_some() {
             return false;
         }
+        let detaching = matches!(asked, Asked::DetachClock(_));
         match self.send(now, conn, asked, request) {
             Ok(()) => {
+                if detaching {
+                    self.clock_detaching(execution, true);
+                }
                 if let Some(held) = self.executions.get_mut(&execution) {
                     held.flight = Some(conn);
                     held.written = true;
@@ -1627,17 +1870,32 @@ impl Engine {
 
     /// Whether something waits for what a server sends unasked.
     fn awaits_unsolicited(&self) -> bool {
-        !self.readers.is_empty() || self.subs.any_kept()
+        !self.readers.is_empty()
+            || !self.clock_readers.is_empty()
+            || self.subs.any_kept()
+            || self.clocks.any()
     }
 
-    /// Neither side sends keepalives, so a session that is silent for a request timeout is asked for something (T-8).
+    /// Whether something waits on this exchange that no request timeout bounds.
+    fn waits_on(&self, conn: ConnId) -> bool {
+        (self.current == Some(conn) && self.awaits_unsolicited())
+            || self.endpoints.any_waiting_on(conn)
+    }
+
+    /// Neither side sends keepalives, so an exchange that is silent for a request timeout is asked for something (T-8).
     fn probe(&mut self, now: Now) {
-        let Some(exchange) = self.current_exchange() else {
-            return;
-        };
-        let silent = exchange.heard.saturating_add(self.config.request_timeout) <= now.mono;
-        if silent && self.awaits_unsolicited() && exchange.asks(Asked::Probe).is_none() {
-            let conn = exchange.conn;
+        let silent: Vec<ConnId> = self
+            .exchanges
+            .values()
+            .filter(|exchange| {
+                exchange.heard.saturating_add(self.config.request_timeout) <= now.mono
+            })
+            .filter(|exchange| {
+                self.waits_on(exchange.conn) && exchange.asks(&Asked::Probe).is_none()
+            })
+            .map(|exchange| exchange.conn)
+            .collect();
+        for conn in silent {
             // Without room, what is in flight tells as well.
             let _ = self.send(now, conn, Asked::Probe, ClientRequest::ListDomainsRequest);
         }
@@ -1645,11 +1903,16 @@ impl Engine {
 
     fn deliver(&mut self) {
         while let Some(reader) = self.readers.front().copied() {
-            let Some(event) = self.subs.take() else {
-                return;
-            };
+            let Some(event) = self.subs.take() else { break };
             self.readers.pop_front();
             self.finish(reader, Ok(Done::Event(event)));
+        }
+        while let Some(reader) = self.clock_readers.front().copied() {
+            let Some(event) = self.clocks.take() else {
+                break;
+            };
+            self.clock_readers.pop_front();
+            self.finish(reader, Ok(Done::ClockEvent(event)));
         }
     }
 
@@ -1658,6 +1921,7 @@ impl Engine {
             || !self.runs.is_empty()
             || !self.suggests.is_empty()
             || self.awaits_unsolicited()
+            || self.endpoints.want_session()
     }
 
     fn reach_out(&mut self, now: Now) {

@@ -3,11 +3,12 @@
 //! Owns correlation. Knows nothing of what a reply means.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nervix_wire::types::{ClientMessage, ClientRequest, Reply, ReplyBody, ServerBody};
 use nervix_wire::{EncodeError, Reassembler, Violation};
 
-use crate::api::{CallId, ConnId, ExecutionId};
+use crate::api::{CallId, ConnId, EndpointId, ExecutionId};
 use crate::origin::Origin;
 use crate::subscriptions::SubId;
 
@@ -15,7 +16,7 @@ use crate::subscriptions::SubId;
 const IN_FLIGHT: usize = 64;
 
 /// Who asked, and so what a reply is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     Command(ExecutionId),
     Domains(ExecutionId),
@@ -29,6 +30,44 @@ pub(crate) enum Asked {
     Cancel,
     /// Asks for anything at all, to see whether the server still answers.
     Probe,
+    AttachClock(ExecutionId),
+    DetachClock(ExecutionId),
+    /// Attaches a followed clock again.
+    Reattach(Arc<str>),
+    Open(CallId),
+    /// Opens an endpoint again.
+    Restore(EndpointId),
+    Submit(EndpointId, u64),
+    Read(EndpointId),
+    Settle(CallId),
+    Close(EndpointId),
+    /// Releases what was opened for nobody.
+    Release,
+}
+
+impl Asked {
+    /// The command it belongs to.
+    pub(crate) fn execution(&self) -> Option<ExecutionId> {
+        match self {
+            Self::Command(execution)
+            | Self::Domains(execution)
+            | Self::Subscribe(execution)
+            | Self::Unsubscribe(execution, _)
+            | Self::AttachClock(execution)
+            | Self::DetachClock(execution) => Some(*execution),
+            _ => None,
+        }
+    }
+
+    /// Whether its answer waits for others, so that no request timeout ends it.
+    fn may_take_any_time(&self) -> bool {
+        matches!(self, Self::Submit(..) | Self::Read(_) | Self::Close(_))
+    }
+
+    /// Whether it counts among the requests in flight; submissions go by credit.
+    fn counts(&self) -> bool {
+        !matches!(self, Self::Submit(..))
+    }
 }
 
 #[derive(Debug)]
@@ -76,7 +115,10 @@ impl Exchange {
         now: u64,
     ) -> Result<(u64, Vec<u8>), Unsent> {
         // 2^64 requests do not fit into the lifetime of a machine, but the identity must not wrap (C-1).
-        let (true, Some(id)) = (self.has_room(), self.last_id.checked_add(1)) else {
+        let (true, Some(id)) = (
+            !asked.counts() || self.has_room(),
+            self.last_id.checked_add(1),
+        ) else {
             return Err(Unsent::Full);
         };
         let message = ClientMessage {
@@ -97,7 +139,11 @@ impl Exchange {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.pending.len() < IN_FLIGHT
+        self.pending
+            .values()
+            .filter(|pending| pending.asked.counts())
+            .count()
+            < IN_FLIGHT
     }
 
     /// Takes a reply to a request in flight. None while parts are missing, and for a reply nobody waits for (C-3).
@@ -134,10 +180,10 @@ impl Exchange {
             .map(|pending| (pending.asked, body)))
     }
 
-    pub(crate) fn asks(&self, wanted: Asked) -> Option<u64> {
+    pub(crate) fn asks(&self, wanted: &Asked) -> Option<u64> {
         self.pending
             .iter()
-            .find(|(_, pending)| pending.asked == wanted)
+            .find(|(_, pending)| pending.asked == *wanted)
             .map(|(id, _)| *id)
     }
 
@@ -147,15 +193,19 @@ impl Exchange {
 
     /// When the oldest request in flight was sent.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.pending.values().map(|pending| pending.sent).min()
+        self.pending
+            .values()
+            .filter(|pending| !pending.asked.may_take_any_time())
+            .map(|pending| pending.sent)
+            .min()
     }
 
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = Asked> + '_ {
-        self.pending.values().map(|pending| pending.asked)
+        self.pending.values().map(|pending| pending.asked.clone())
     }
 
     /// Stops waiting for what another exchange does from now on.
-    pub(crate) fn keep_only(&mut self, keep: impl Fn(Asked) -> bool) {
-        self.pending.retain(|_, pending| keep(pending.asked));
+    pub(crate) fn keep_only(&mut self, keep: impl Fn(&Asked) -> bool) {
+        self.pending.retain(|_, pending| keep(&pending.asked));
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum Route {
     Unsubscribe {
         name: String,
     },
+    AttachClock,
+    DetachClock,
     /// Refused without asking a server.
     Refused {
         message: String,
@@ -91,6 +93,8 @@ enum Special {
     ListDomains,
     Subscribe,
     Unsubscribe,
+    AttachClock,
+    DetachClock,
     /// A reading of transactions, which goes with no other statement.
     Transactions,
     Unsupported(&'static str),
@@ -111,14 +115,8 @@ fn special(words: &[Word<'_>]) -> Option<Special> {
         (&["DELETE", "SUBSCRIPTION"], Special::Unsubscribe),
         (&["DESCRIBE", "TRANSACTION"], Special::Transactions),
         (&["SHOW", "TRANSACTIONS"], Special::Transactions),
-        (
-            &["ATTACH", "DOMAIN", "CLOCK"],
-            Special::Unsupported("domain clocks"),
-        ),
-        (
-            &["DETACH", "DOMAIN", "CLOCK"],
-            Special::Unsupported("domain clocks"),
-        ),
+        (&["ATTACH", "DOMAIN", "CLOCK"], Special::AttachClock),
+        (&["DETACH", "DOMAIN", "CLOCK"], Special::DetachClock),
         (&["UPLOAD", "RESOURCE"], Special::Unsupported("uploads")),
         (&["BACKUP"], Special::Unsupported("backups")),
         (&["RESTORE"], Special::Unsupported("restores")),
@@ -189,6 +187,18 @@ fn name(words: &[Word<'_>], keywords: usize, what: &str, alone: bool) -> Result<
     }
 }
 
+/// Refuses words after a statement that is whole.
+fn nothing_after(words: &[Word<'_>], keywords: usize) -> Result<(), Route> {
+    match (words.get(keywords), words.last()) {
+        (Some(extra), Some(last)) => Err(refused_at(
+            "nothing may follow here: the statement is whole before it",
+            extra.start,
+            last.end(),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Decides what to do with a text outside a transaction.
 pub(crate) fn route(query: &str) -> Route {
     let all = statements(query);
@@ -207,14 +217,9 @@ pub(crate) fn route(query: &str) -> Route {
     };
     let route = match special(words) {
         None | Some(Special::Transactions) => Ok(Route::Command),
-        Some(Special::ListDomains) => match words.get(2) {
-            None => Ok(Route::ListDomains),
-            Some(extra) => Err(refused_at(
-                "nothing may follow LIST DOMAINS",
-                extra.start,
-                words.last().map_or(0, Word::end),
-            )),
-        },
+        Some(Special::ListDomains) => nothing_after(words, 2).map(|()| Route::ListDomains),
+        Some(Special::AttachClock) => nothing_after(words, 3).map(|()| Route::AttachClock),
+        Some(Special::DetachClock) => nothing_after(words, 3).map(|()| Route::DetachClock),
         Some(Special::Use) => name(words, 1, "domain", true).map(|domain| Route::Use { domain }),
         Some(Special::Unsubscribe) => {
             name(words, 2, "subscription", true).map(|name| Route::Unsubscribe { name })
