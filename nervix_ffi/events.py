@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 import weakref
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from nervix_ffi._handle import Handle
 from nervix_ffi._library import extension, ffi, lib
@@ -44,7 +44,7 @@ __all__ = [
 class Event:
     """Something that a subscription reports. ``subscription`` is its name; ``generation`` tells its openings apart (S-3)."""
 
-    kind: ClassVar[EventKind]
+    kind: EventKind | int
 
     def __init__(self, subscription: str, generation: int) -> None:
         self.subscription = subscription
@@ -134,11 +134,11 @@ class RestorationFailed(_Report):
 
 
 class Unknown(_Report):
-    """An event of a kind that this version does not know. ``code`` is the library's number for it."""
+    """An event of a kind that this version does not know. ``kind`` is the library's number for it."""
 
-    def __init__(self, subscription: str, generation: int, code: int, message: str | None = None) -> None:
+    def __init__(self, subscription: str, generation: int, kind: int, message: str | None = None) -> None:
         super().__init__(subscription, generation, message)
-        self.code = code
+        self.kind = kind
 
 
 class Rows(Event):
