@@ -287,8 +287,13 @@ impl Reader {
                     }
                 }
                 Incoming::Refused(status) => {
-                    self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                    self.cluster
+                        .counts
+                        .frame(Direction::In, kinds::MALFORMED);
                     self.refuse(status);
+                    // Where one message was broken, no other can be found.
+                    outbox.closed().await;
+                    break CallEnd::Lost(String::new());
                 }
                 Incoming::End(end) => break end,
             }
