@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,20 @@ ROOT = Path(__file__).resolve().parent.parent
 def root() -> Path:
     """The root of the source tree."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """A library of the interface without a server behind it, compiled."""
+    compiler = shutil.which("cc")
+    assert compiler is not None, "the tests need a C compiler"
+    path = tmp_path_factory.mktemp("fake") / "libfake.so"
+    source = root / "tests" / "api" / "fake_library.c"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{root / 'include'}", "-o", path, source, "-lpthread"],
+        check=True,
+    )
+    return path
 
 
 @pytest.fixture

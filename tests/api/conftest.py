@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import textwrap
 from collections.abc import Callable
@@ -35,20 +34,6 @@ def nothing_is_left():
     assert fake.fake_bad_frees() == 0, "freed twice, or used after it was freed"
 
 '''
-
-
-@pytest.fixture(scope="session")
-def fake_library(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """The fake library, compiled."""
-    compiler = shutil.which("cc")
-    assert compiler is not None, "the tests need a C compiler"
-    path = tmp_path_factory.mktemp("fake") / "libfake.so"
-    source = root / "tests" / "api" / "fake_library.c"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{root / 'include'}", "-o", path, source, "-lpthread"],
-        check=True,
-    )
-    return path
 
 
 @pytest.fixture
