@@ -1,25 +1,78 @@
 //! Byte streams to servers.
 //!
-//! Owns name resolution, the choice among a name's addresses, and sockets. Honours no proxy variable. Knows nothing of HTTP.
+//! Owns name resolution, the choice among a name's addresses, sockets and TLS. Honours no proxy variable. Knows nothing of HTTP.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nervix_engine::Origin;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{lookup_host, TcpStream};
 use tokio::time::timeout;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
 
 /// What all addresses of a name may take together. The engine bounds a whole attempt a little above it, so that the last
 /// address still gets its turn and its own reason.
 const ALL_ADDRESSES: Duration = Duration::from_secs(9);
 
-/// Connects to an origin, trying each address of its name once, in order. The error is one line.
-pub(crate) async fn connect(origin: &Origin) -> Result<TcpStream, String> {
-    if origin.secure {
-        return Err(
-            "this build has no TLS: use an http address, or a library that was built with TLS"
-                .to_owned(),
-        );
+/// The only protocol that is spoken inside TLS.
+const HTTP2: &[u8] = b"h2";
+
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Connects to an origin, over TLS when it is https. The error is one line.
+pub(crate) async fn connect(origin: &Origin) -> Result<Box<dyn Stream>, String> {
+    let stream = dial(origin).await?;
+    if !origin.secure {
+        return Ok(Box::new(stream));
     }
+    let config = tokio::task::spawn_blocking(tls_config).await;
+    let config = config.map_err(|error| format!("TLS could not be set up: {error}"))??;
+    // The certificate is held to the name in the address, whichever address the name led to (T-2).
+    let name = ServerName::try_from(origin.host.clone())
+        .map_err(|_| format!("no certificate can be for the name {:?}", origin.host))?;
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .map_err(|error| format!("TLS failed: {error}"))?;
+    match stream.get_ref().1.alpn_protocol() {
+        Some(HTTP2) => Ok(Box::new(stream)),
+        _ => Err(
+            "the server did not agree to speak HTTP/2: check that the port is a session port"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Trusts what the system trusts, which SSL_CERT_FILE and SSL_CERT_DIR replace. Read for each connection, since authorities
+/// change while a process runs.
+fn tls_config() -> Result<ClientConfig, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (usable, _) = roots.add_parsable_certificates(found.certs);
+    if usable == 0 {
+        let why = found
+            .errors
+            .first()
+            .map(|error| format!(" ({error})"))
+            .unwrap_or_default();
+        return Err(format!("the system has no usable certificate authorities{why}: name a file of them in SSL_CERT_FILE"));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS could not be set up: {error}"))?;
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    Ok(config)
+}
+
+/// Opens a socket to the first address of the origin's name that takes it, trying each once, in order.
+async fn dial(origin: &Origin) -> Result<TcpStream, String> {
     let addresses: Vec<_> = match lookup_host((origin.host.as_str(), origin.port)).await {
         Ok(addresses) => addresses.collect(),
         Err(error) => {
