@@ -71,11 +71,19 @@ impl ConnectionControl {
         }
     }
 
-    pub fn go_away(&self, code: u32) {
+    /// Says goodbye with this code and returns once the connection is gone.
+    pub async fn go_away(&self, code: u32) {
         let _ = self.commands.send(ConnectionCommand::GoAway(code));
+        self.commands.closed().await;
     }
 
-    pub fn close(&self, abort: bool) {
+    /// Closes the connection and returns once it is gone. A stream dropped earlier would be reset first.
+    pub async fn close(&self, abort: bool) {
+        self.ask_to_close(abort);
+        self.commands.closed().await;
+    }
+
+    fn ask_to_close(&self, abort: bool) {
         let _ = self.commands.send(ConnectionCommand::Close { abort });
     }
 }
@@ -153,7 +161,7 @@ impl Server {
     pub fn close_connections(&self, node: usize) {
         for (of, connection) in self.connections.lock().open.values() {
             if *of == node {
-                connection.close(false);
+                connection.ask_to_close(false);
             }
         }
     }

@@ -235,8 +235,8 @@ async fn carry_out(
             connection.settle().await;
             stream.send_reset(Reason::from(*code));
         }
-        Finish::GoAway(code) => connection.go_away(*code),
-        Finish::Close { abort } => connection.close(*abort),
+        Finish::GoAway(code) => connection.go_away(*code).await,
+        Finish::Close { abort } => connection.close(*abort).await,
     }
 }
 
@@ -287,9 +287,7 @@ impl Reader {
                     }
                 }
                 Incoming::Refused(status) => {
-                    self.cluster
-                        .counts
-                        .frame(Direction::In, kinds::MALFORMED);
+                    self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
                     self.refuse(status);
                     // Where one message was broken, no other can be found.
                     outbox.closed().await;

@@ -1,13 +1,19 @@
 //! Sessions of a running node as a client on the wire sees them: opening, requests and their answers, commands and
 //! their records, redirects.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 mod support;
 
 use nervix_wire::types::{
-    CancelRequest, CancelState, CancellationStage, ClientRequest, CommandDisposition, CommandRequest,
-    ExecutionReferenceConflictKind, Leadership, OutcomeOrigin, ReplyBody, RequestRejected, RequestRejection,
-    SelectDomainRequest, ServerBody, SessionEndReason, SuggestRequest,
+    CancelRequest, CancelState, CancellationStage, ClientRequest, CommandDisposition,
+    CommandRequest, ExecutionReferenceConflictKind, Leadership, OutcomeOrigin, ReplyBody,
+    RequestRejected, RequestRejection, SelectDomainRequest, ServerBody, SessionEndReason,
+    SuggestRequest,
 };
 use serde_json::{json, Value};
 use support::{call, command, reference, subscribe, Node, Over, Session};
@@ -41,7 +47,9 @@ async fn a_session_begins_with_leadership_and_domains_and_runs_a_command() {
     let ServerBody::LeadershipObserved(observed) = session.frame().await.unwrap() else {
         panic!("not first")
     };
-    assert!(matches!(observed.leadership, Leadership::LeaderIsServingNode(leader) if leader.node == "node-1"));
+    assert!(
+        matches!(observed.leadership, Leadership::LeaderIsServingNode(leader) if leader.node == "node-1")
+    );
     let ServerBody::DomainsObserved(observed) = session.frame().await.unwrap() else {
         panic!("not second")
     };
@@ -89,11 +97,16 @@ async fn a_repeated_reference_recovers_conflicts_or_expires() {
         CommandDisposition::ExecutionReferenceConflict(conflict)
             if conflict.conflict == ExecutionReferenceConflictKind::Domain
     ));
-    assert_eq!(node.counts().await["executed"][&first.execution_reference], 1);
+    assert_eq!(
+        node.counts().await["executed"][&first.execution_reference],
+        1
+    );
     node.post("clock", json!({"advance": "16m"})).await;
     let expired = session.command(first).await.disposition;
     assert_eq!(expired, CommandDisposition::ExecutionReferenceExpired);
-    let fresh = session.command(command(None, "CREATE UNPACED DOMAIN f;")).await;
+    let fresh = session
+        .command(command(None, "CREATE UNPACED DOMAIN f;"))
+        .await;
     assert!(completed(&fresh.disposition));
 }
 
@@ -108,7 +121,11 @@ async fn bad_references_are_rejected_before_any_effect() {
             ..command(None, "CREATE UNPACED DOMAIN d;")
         };
         let rejected = rejection(session.ask(ClientRequest::CommandRequest(request)).await);
-        assert_eq!(rejected.rejection, RequestRejection::InvalidRequest, "{bad}");
+        assert_eq!(
+            rejected.rejection,
+            RequestRejection::InvalidRequest,
+            "{bad}"
+        );
         assert_eq!(rejected.field.as_deref(), Some("execution_reference"));
     }
     let read = CommandRequest {
@@ -125,14 +142,21 @@ async fn a_command_is_one_statement_and_none_that_is_a_request() {
     let node = Node::start(&[]).await;
     let mut session = Session::begun(&node.address(0)).await;
     for (query, named) in [
-        ("CREATE UNPACED DOMAIN d; CREATE UNPACED DOMAIN e;", "CREATE UNPACED DOMAIN e;"),
+        (
+            "CREATE UNPACED DOMAIN d; CREATE UNPACED DOMAIN e;",
+            "CREATE UNPACED DOMAIN e;",
+        ),
         ("LIST DOMAINS;", "ListDomainsRequest"),
         ("CREATE SUBSCRIPTION s TO r;", "SubscribeRequest"),
         ("DELETE SUBSCRIPTION s;", "UnsubscribeRequest"),
         ("USE d;", "USE d;"),
     ] {
         let outcome = session.command(command(None, query)).await;
-        assert_eq!(outcome.disposition, CommandDisposition::RequestFailed, "{query}");
+        assert_eq!(
+            outcome.disposition,
+            CommandDisposition::RequestFailed,
+            "{query}"
+        );
         assert!(outcome.message.contains(named), "{}", outcome.message);
     }
     assert_eq!(node.counts().await["executed"], json!({}));
@@ -148,14 +172,31 @@ async fn defects_of_a_request_are_answered_with_the_field_and_end_nothing() {
         assert_eq!(rejected.rejection, RequestRejection::InvalidRequest);
         assert_eq!(rejected.field.as_deref(), Some("page_size"));
     }
-    assert!(matches!(session.ask(suggest(100)).await, ReplyBody::SuggestOutcome(_)));
-    let select = |domain: &str| ClientRequest::SelectDomainRequest(SelectDomainRequest { domain: domain.to_owned() });
-    assert_eq!(rejection(session.ask(select("")).await).field.as_deref(), Some("domain"));
-    let clock = ClientRequest::AttachDomainClockRequest(nervix_wire::types::AttachDomainClockRequest {
-        domain: "d".to_owned(),
-    });
-    assert_eq!(rejection(session.ask(clock).await).rejection, RequestRejection::UnsupportedRequest);
-    assert!(matches!(session.ask(ClientRequest::ListDomainsRequest).await, ReplyBody::DomainList(_)));
+    assert!(matches!(
+        session.ask(suggest(100)).await,
+        ReplyBody::SuggestOutcome(_)
+    ));
+    let select = |domain: &str| {
+        ClientRequest::SelectDomainRequest(SelectDomainRequest {
+            domain: domain.to_owned(),
+        })
+    };
+    assert_eq!(
+        rejection(session.ask(select("")).await).field.as_deref(),
+        Some("domain")
+    );
+    let clock =
+        ClientRequest::AttachDomainClockRequest(nervix_wire::types::AttachDomainClockRequest {
+            domain: "d".to_owned(),
+        });
+    assert_eq!(
+        rejection(session.ask(clock).await).rejection,
+        RequestRejection::UnsupportedRequest
+    );
+    assert!(matches!(
+        session.ask(ClientRequest::ListDomainsRequest).await,
+        ReplyBody::DomainList(_)
+    ));
 }
 
 // rule: C-5, C-6, C-8
@@ -163,7 +204,11 @@ async fn defects_of_a_request_are_answered_with_the_field_and_end_nothing() {
 async fn requests_in_flight_are_limited_and_unique() {
     let node = Node::start(&[]).await;
     let mut session = Session::begun(&node.address(0)).await;
-    node.post("delay", json!({"kind": "ListDomainsRequest", "when": "before", "count": 64})).await;
+    node.post(
+        "delay",
+        json!({"kind": "ListDomainsRequest", "when": "before", "count": 64}),
+    )
+    .await;
     for _ in 0..64 {
         session.send(ClientRequest::ListDomainsRequest).await;
     }
@@ -173,7 +218,10 @@ async fn requests_in_flight_are_limited_and_unique() {
     session.send_as(7, ClientRequest::ListDomainsRequest).await;
     let duplicate = session.reply().await;
     assert_eq!(duplicate.request_id, 7);
-    assert_eq!(rejection(duplicate.body).rejection, RequestRejection::DuplicateRequestId);
+    assert_eq!(
+        rejection(duplicate.body).rejection,
+        RequestRejection::DuplicateRequestId
+    );
     node.post("release", json!({})).await;
     let mut answered: Vec<u64> = Vec::new();
     for _ in 0..64 {
@@ -196,7 +244,9 @@ async fn a_cancellation_says_whether_the_request_was_admitted() {
     ] {
         node.post("delay", json!({"when": when})).await;
         let request = command(None, &format!("CREATE UNPACED DOMAIN d{when};"));
-        let target = session.send(ClientRequest::CommandRequest(request.clone())).await;
+        let target = session
+            .send(ClientRequest::CommandRequest(request.clone()))
+            .await;
         node.wait(json!({"held": 1})).await;
         let cancel = ClientRequest::CancelRequest(CancelRequest {
             target_request_id: target,
@@ -207,7 +257,9 @@ async fn a_cancellation_says_whether_the_request_was_admitted() {
         assert_eq!(outcome.state, CancelState::Requested);
         let reply = session.reply().await;
         assert_eq!(reply.request_id, target);
-        assert!(matches!(reply.body, ReplyBody::RequestCancelled(cancelled) if cancelled.stage == stage));
+        assert!(
+            matches!(reply.body, ReplyBody::RequestCancelled(cancelled) if cancelled.stage == stage)
+        );
         node.wait(json!({"held": 0})).await;
         let counted = node.counts().await["executed"][&request.execution_reference] == 1;
         assert_eq!(counted, executed);
@@ -230,26 +282,47 @@ async fn followers_redirect_commands_and_serve_reads() {
     let Leadership::LeaderIsRemote(remote) = observed.leadership else {
         panic!("{observed:?}")
     };
-    assert_eq!(remote.leader.grpc_uri.as_deref(), node.line["nodes"][0]["uri"].as_str());
-    assert!(matches!(follower.frame().await, Ok(ServerBody::DomainsObserved(_))));
+    assert_eq!(
+        remote.leader.grpc_uri.as_deref(),
+        node.line["nodes"][0]["uri"].as_str()
+    );
+    assert!(matches!(
+        follower.frame().await,
+        Ok(ServerBody::DomainsObserved(_))
+    ));
     let create = command(None, "CREATE UNPACED DOMAIN d;");
-    let CommandDisposition::LeaderRedirect(redirect) = follower.command(create.clone()).await.disposition else {
+    let CommandDisposition::LeaderRedirect(redirect) =
+        follower.command(create.clone()).await.disposition
+    else {
         panic!("a follower ran a command")
     };
-    assert_eq!(redirect.leader.unwrap().grpc_uri.as_deref(), node.line["nodes"][0]["uri"].as_str());
-    assert!(completed(&follower.command(command(None, "SHOW CLUSTER STATUS;")).await.disposition));
+    assert_eq!(
+        redirect.leader.unwrap().grpc_uri.as_deref(),
+        node.line["nodes"][0]["uri"].as_str()
+    );
+    assert!(completed(
+        &follower
+            .command(command(None, "SHOW CLUSTER STATUS;"))
+            .await
+            .disposition
+    ));
     let mut leader = Session::begun(&node.address(0)).await;
     let executed = leader.command(create.clone()).await;
     assert!(completed(&executed.disposition));
     assert_eq!(executed.origin, OutcomeOrigin::Executed);
-    assert!(matches!(follower.event().await, ServerBody::DomainsObserved(_)));
+    assert!(matches!(
+        follower.event().await,
+        ServerBody::DomainsObserved(_)
+    ));
 
     node.post("leader", json!({"leader": null})).await;
     assert!(matches!(
         follower.event().await,
         ServerBody::LeadershipObserved(observed) if observed.leadership == Leadership::LeaderUnknown
     ));
-    let CommandDisposition::LeaderRedirect(redirect) = follower.command(create.clone()).await.disposition else {
+    let CommandDisposition::LeaderRedirect(redirect) =
+        follower.command(create.clone()).await.disposition
+    else {
         panic!("a follower ran a command")
     };
     assert_eq!(redirect.leader, None);
@@ -269,13 +342,28 @@ async fn credentials_are_required_where_a_password_is_set() {
     for wrong in [None, Some("Basic ZGVmYXVsdDp3cm9uZw=="), Some("Bearer x")] {
         assert_eq!(call(&address, exchange, wrong).await.err(), Some(Some(16)));
     }
-    assert_eq!(call(&address, "/nervix.session.Session/Nothing", Some(right)).await.err(), Some(Some(12)));
+    assert_eq!(
+        call(&address, "/nervix.session.Session/Nothing", Some(right))
+            .await
+            .err(),
+        Some(Some(12))
+    );
     node.post("auth", json!({"answer": "unavailable"})).await;
-    assert_eq!(call(&address, exchange, Some(right)).await.err(), Some(Some(14)));
-    node.post("auth", json!({"answer": "unauthenticated"})).await;
-    assert_eq!(call(&address, exchange, Some(right)).await.err(), Some(Some(16)));
+    assert_eq!(
+        call(&address, exchange, Some(right)).await.err(),
+        Some(Some(14))
+    );
+    node.post("auth", json!({"answer": "unauthenticated"}))
+        .await;
+    assert_eq!(
+        call(&address, exchange, Some(right)).await.err(),
+        Some(Some(16))
+    );
     assert!(call(&address, exchange, Some(right)).await.is_ok());
-    assert_eq!(node.counts().await["calls"], json!({"unauthenticated": 4, "unavailable": 1}));
+    assert_eq!(
+        node.counts().await["calls"],
+        json!({"unauthenticated": 4, "unavailable": 1})
+    );
 }
 
 // rule: T-6, F-6
@@ -287,7 +375,9 @@ async fn broken_framing_ends_the_call_with_the_status_that_says_so() {
     session.send_raw(0, b"not a frame").await;
     assert_eq!(session.end().await, Over::Status(13));
     let mut session = Session::begun(&address).await;
-    session.send_raw(0, &vec![0; nervix_wire::FRAME_LIMIT + 1]).await;
+    session
+        .send_raw(0, &vec![0; nervix_wire::FRAME_LIMIT + 1])
+        .await;
     assert_eq!(session.end().await, Over::Status(11));
     let mut session = Session::begun(&address).await;
     session.send_raw(1, b"compressed").await;
@@ -311,7 +401,10 @@ async fn each_end_of_a_session_is_told_apart() {
     let session = Session::begun(&address).await;
     drop(session);
     let counts = node.wait(json!({"sessions": 0, "sessions_ended": 3})).await;
-    assert_eq!(counts["sessions"]["ended"], json!({"end_stream": 1, "reset": 1, "lost": 1, "server": 0}));
+    assert_eq!(
+        counts["sessions"]["ended"],
+        json!({"end_stream": 1, "reset": 1, "lost": 1, "server": 0})
+    );
     assert_eq!(counts["sessions"]["list"][1]["detail"], 8);
 }
 
@@ -321,13 +414,19 @@ async fn a_terminated_node_says_goodbye_to_its_sessions() {
     let mut node = Node::start(&[]).await;
     let mut session = Session::begun(&node.address(0)).await;
     let pid = node.child.id().unwrap();
-    std::process::Command::new("kill").arg(pid.to_string()).status().unwrap();
+    std::process::Command::new("kill")
+        .arg(pid.to_string())
+        .status()
+        .unwrap();
     let ServerBody::SessionEnding(ending) = session.event().await else {
         panic!("no ending")
     };
     assert_eq!(ending.reason, SessionEndReason::ServerShuttingDown);
     assert_eq!(session.end().await, Over::Status(0));
-    let status = tokio::time::timeout(support::PATIENCE, node.child.wait()).await.unwrap().unwrap();
+    let status = tokio::time::timeout(support::PATIENCE, node.child.wait())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(status.success());
 }
 
@@ -335,7 +434,10 @@ async fn a_terminated_node_says_goodbye_to_its_sessions() {
 async fn a_node_ends_with_the_process_that_started_it() {
     let mut node = Node::start(&[]).await;
     drop(node.child.stdin.take());
-    let status = tokio::time::timeout(support::PATIENCE, node.child.wait()).await.unwrap().unwrap();
+    let status = tokio::time::timeout(support::PATIENCE, node.child.wait())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(status.success());
 }
 
@@ -351,9 +453,13 @@ async fn a_file_of_statements_is_loaded_before_serving() {
     let node = Node::start(&["--load", path.to_str().unwrap()]).await;
     std::fs::remove_file(&path).unwrap();
     let mut session = Session::begun(&node.address(0)).await;
-    let shown = session.command(command(Some("d"), "SHOW CREATE RELAY r;")).await;
+    let shown = session
+        .command(command(Some("d"), "SHOW CREATE RELAY r;"))
+        .await;
     assert!(completed(&shown.disposition), "{}", shown.message);
-    let ReplyBody::SubscribeOutcome(_) = session.ask(subscribe("CREATE SUBSCRIPTION x TO r;")).await else {
+    let ReplyBody::SubscribeOutcome(_) =
+        session.ask(subscribe("CREATE SUBSCRIPTION x TO r;")).await
+    else {
         panic!("not loaded")
     };
 }
@@ -365,7 +471,11 @@ async fn the_control_endpoint_says_what_is_wrong_with_a_body() {
         ("nothing", json!({}), "no action"),
         ("publish", json!({"domain": "d"}), "`relay`"),
         ("cut", json!({"how": "gently"}), "gently"),
-        ("cut", json!({"direction": "in", "kind": "CommandOutcome"}), "CommandOutcome"),
+        (
+            "cut",
+            json!({"direction": "in", "kind": "CommandOutcome"}),
+            "CommandOutcome",
+        ),
         ("corrupt", json!({"what": "everything"}), "everything"),
         ("notice", json!({"message": "x", "moon": 1}), "moon"),
         ("leader", json!({"leader": "node-9"}), "node-9"),
@@ -376,9 +486,14 @@ async fn the_control_endpoint_says_what_is_wrong_with_a_body() {
     ] {
         let (status, answer) = node.try_post(action, body).await;
         assert!(status == 400 || status == 404, "{action}: {status}");
-        assert!(answer["error"].as_str().unwrap().contains(complaint), "{action}: {answer}");
+        assert!(
+            answer["error"].as_str().unwrap().contains(complaint),
+            "{action}: {answer}"
+        );
     }
-    let (status, answer) = node.try_post("wait", json!({"sessions": 1, "timeout_ms": 1})).await;
+    let (status, answer) = node
+        .try_post("wait", json!({"sessions": 1, "timeout_ms": 1}))
+        .await;
     assert_eq!(status, 408);
     assert!(matches!(answer["counts"], Value::Object(_)));
 }

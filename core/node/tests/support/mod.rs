@@ -1,5 +1,11 @@
 //! A node in a process of its own and a bare client: HTTP/2 and frames, nothing that could share a mistake with ours.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, dead_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    dead_code
+)]
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,8 +18,8 @@ use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::Request;
 use nervix_wire::types::{
-    ClientMessage, ClientRequest, CommandOutcome, CommandRequest, Reply, ReplyBody, ServerBody, SubscribeDisposition,
-    SubscribeRequest, SubscriptionOpened, SubscriptionType,
+    ClientMessage, ClientRequest, CommandOutcome, CommandRequest, Reply, ReplyBody, ServerBody,
+    SubscribeDisposition, SubscribeRequest, SubscriptionOpened, SubscriptionType,
 };
 use nervix_wire::{decode_server, encode_client, Frame};
 use serde_json::{json, Value};
@@ -42,7 +48,10 @@ impl Node {
             .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        timeout(PATIENCE, output.read_line(&mut line)).await.unwrap().unwrap();
+        timeout(PATIENCE, output.read_line(&mut line))
+            .await
+            .unwrap()
+            .unwrap();
         let line = serde_json::from_str(&line).unwrap();
         Self { child, line }
     }
@@ -65,17 +74,26 @@ impl Node {
     }
 
     pub async fn counts(&self) -> Value {
-        let (status, counts) = self.http("GET /counts HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n").await;
+        let (status, counts) = self
+            .http("GET /counts HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n")
+            .await;
         assert_eq!(status, 200);
         counts
     }
 
     async fn http(&self, request: &str) -> (u16, Value) {
-        let address = self.line["control"].as_str().unwrap().strip_prefix("http://").unwrap();
+        let address = self.line["control"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("http://")
+            .unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        timeout(PATIENCE, stream.read_to_end(&mut answer))
+            .await
+            .unwrap()
+            .unwrap();
         let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -94,7 +112,8 @@ impl Node {
             (Some("d"), "CREATE RELAY r SCHEMA s UNBRANCHED;"),
             (Some("d"), "START;"),
         ] {
-            self.post("execute", json!({"domain": domain, "statement": statement})).await;
+            self.post("execute", json!({"domain": domain, "statement": statement}))
+                .await;
         }
         self
     }
@@ -115,7 +134,7 @@ pub struct Session {
     buffer: BytesMut,
     next_id: u64,
     pub news: VecDeque<ServerBody>,
-    connection: tokio::task::JoinHandle<()>,
+    connection: tokio::task::JoinHandle<Result<(), h2::Error>>,
     _sender: SendRequest<Bytes>,
 }
 
@@ -131,22 +150,31 @@ pub async fn call(
     authorization: Option<&str>,
 ) -> Result<Session, Option<u16>> {
     let stream = TcpStream::connect(address).await.map_err(|_| None)?;
-    let handshake = timeout(PATIENCE, h2::client::Builder::new()
-        .initial_window_size(65_535)
-        .handshake::<_, Bytes>(stream));
+    let handshake = timeout(
+        PATIENCE,
+        h2::client::Builder::new()
+            .initial_window_size(65_535)
+            .handshake::<_, Bytes>(stream),
+    );
     let (sender, connection) = handshake.await.unwrap().map_err(|_| None)?;
-    let connection = tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    let mut sender = timeout(PATIENCE, sender.ready()).await.unwrap().map_err(|_| None)?;
+    let connection = tokio::spawn(connection);
+    let mut sender = timeout(PATIENCE, sender.ready())
+        .await
+        .unwrap()
+        .map_err(|_| None)?;
     let mut request = Request::post(format!("http://{address}{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
     if let Some(authorization) = authorization {
         request = request.header("authorization", authorization);
     }
-    let (response, requests) = sender.send_request(request.body(()).unwrap(), false).map_err(|_| None)?;
-    let response = timeout(PATIENCE, response).await.unwrap().map_err(|_| None)?;
+    let (response, requests) = sender
+        .send_request(request.body(()).unwrap(), false)
+        .map_err(|_| None)?;
+    let response = timeout(PATIENCE, response)
+        .await
+        .unwrap()
+        .map_err(|_| None)?;
     if let Some(status) = response.headers().get("grpc-status") {
         return Err(Some(status.to_str().unwrap().parse().unwrap()));
     }
@@ -164,14 +192,22 @@ pub async fn call(
 
 impl Session {
     pub async fn open(address: &str) -> Self {
-        call(address, "/nervix.session.Session/Exchange", None).await.unwrap_or_else(|status| panic!("refused: {status:?}"))
+        call(address, "/nervix.session.Session/Exchange", None)
+            .await
+            .unwrap_or_else(|status| panic!("refused: {status:?}"))
     }
 
     /// Opens a session and reads the two frames every session begins with.
     pub async fn begun(address: &str) -> Self {
         let mut session = Self::open(address).await;
-        assert!(matches!(session.frame().await, Ok(ServerBody::LeadershipObserved(_))));
-        assert!(matches!(session.frame().await, Ok(ServerBody::DomainsObserved(_))));
+        assert!(matches!(
+            session.frame().await,
+            Ok(ServerBody::LeadershipObserved(_))
+        ));
+        assert!(matches!(
+            session.frame().await,
+            Ok(ServerBody::DomainsObserved(_))
+        ));
         session
     }
 
@@ -183,8 +219,15 @@ impl Session {
         let mut message = message.freeze();
         while !message.is_empty() {
             self.requests.reserve_capacity(message.len());
-            let Some(Ok(room)) = poll_fn(|context| self.requests.poll_capacity(context)).await else { return };
-            if self.requests.send_data(message.split_to(room.min(message.len())), false).is_err() {
+            let Some(Ok(room)) = poll_fn(|context| self.requests.poll_capacity(context)).await
+            else {
+                return;
+            };
+            if self
+                .requests
+                .send_data(message.split_to(room.min(message.len())), false)
+                .is_err()
+            {
                 return;
             }
         }
@@ -196,13 +239,19 @@ impl Session {
     }
 
     pub async fn send_as(&mut self, request_id: u64, request: ClientRequest) -> u64 {
-        let frame = encode_client(&ClientMessage { request_id, request }).unwrap();
+        let frame = encode_client(&ClientMessage {
+            request_id,
+            request,
+        })
+        .unwrap();
         self.send_raw(0, &frame).await;
         request_id
     }
 
     pub async fn raw_frame(&mut self) -> Result<Frame, Over> {
-        timeout(PATIENCE, self.raw_frame_unbounded()).await.expect("no frame came")
+        timeout(PATIENCE, self.raw_frame_unbounded())
+            .await
+            .expect("no frame came")
     }
 
     async fn raw_frame_unbounded(&mut self) -> Result<Frame, Over> {
@@ -216,13 +265,18 @@ impl Session {
             }
             match self.replies.data().await {
                 Some(Ok(chunk)) => {
-                    self.replies.flow_control().release_capacity(chunk.len()).unwrap();
+                    self.replies
+                        .flow_control()
+                        .release_capacity(chunk.len())
+                        .unwrap();
                     self.buffer.extend_from_slice(&chunk);
                 }
                 Some(Err(error)) => return Err(over(&error)),
                 None => {
                     return Err(match self.replies.trailers().await {
-                        Ok(Some(trailers)) => Over::Status(trailers["grpc-status"].to_str().unwrap().parse().unwrap()),
+                        Ok(Some(trailers)) => {
+                            Over::Status(trailers["grpc-status"].to_str().unwrap().parse().unwrap())
+                        }
                         Ok(None) => Over::Lost,
                         Err(error) => over(&error),
                     })
@@ -233,7 +287,9 @@ impl Session {
 
     pub async fn frame(&mut self) -> Result<ServerBody, Over> {
         let frame = self.raw_frame().await?;
-        Ok(decode_server(&frame).unwrap_or_else(|violation| panic!("{violation}")).body)
+        Ok(decode_server(&frame)
+            .unwrap_or_else(|violation| panic!("{violation}"))
+            .body)
     }
 
     /// The next frame that is no reply.
@@ -284,7 +340,20 @@ impl Session {
     pub async fn end(&mut self) -> Over {
         loop {
             if let Err(over) = self.raw_frame().await {
-                return over;
+                if over != Over::Lost {
+                    return over;
+                }
+                // Only the connection knows whether the server said goodbye.
+                return match timeout(PATIENCE, &mut self.connection)
+                    .await
+                    .unwrap()
+                    .unwrap()
+                {
+                    Err(error) if error.is_go_away() => {
+                        Over::GoAway(error.reason().unwrap().into())
+                    }
+                    _ => Over::Lost,
+                };
             }
         }
     }
@@ -317,9 +386,16 @@ pub fn subscribe(statement: &str) -> ClientRequest {
 /// A fresh UUIDv7.
 pub fn reference() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let millis = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
     let tail = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{:08x}-{:04x}-7000-8000-{tail:012x}", millis >> 16, millis & 0xffff)
+    format!(
+        "{:08x}-{:04x}-7000-8000-{tail:012x}",
+        millis >> 16,
+        millis & 0xffff
+    )
 }
 
 pub fn command(domain: Option<&str>, query: &str) -> CommandRequest {
