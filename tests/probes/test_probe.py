@@ -82,11 +82,11 @@ def test_the_report_is_the_expected_one(name: str, nodes: int) -> None:
 
 def test_a_failed_check_is_one_line_and_status_1() -> None:
     with LoopbackNode(user="prober", password="sesame", load=golden.SCENARIOS / "rows.nspl") as node:
-        status, output, errors = run_probe(node, node.uri, "rows", "wrong")
+        status, output, errors = run_probe(node, node.uri, "rows", "xyzzy")
         assert (status, output) == (1, "")
         assert errors.startswith("probe failed: ")
         assert errors.count("\n") == 1
-        assert "wrong" not in errors
+        assert "xyzzy" not in errors
         status, output, errors = run_probe(node, node.uri, "rows", "sesame", rows=2)
         assert (status, output.splitlines()[-1].split()[0], errors) == (0, "PASS", "")
 

@@ -249,7 +249,7 @@ def test_rows_published_while_the_session_is_lost_are_not_delivered_later(
     ("statements", "reason"),
     [
         (["DROP RELAY readings;"], EndReason.RELAY_REMOVED),
-        (["ALTER RELAY readings CAPACITY 32;"], EndReason.RELAY_CHANGED),
+        (["ALTER RELAY readings SET CAPACITY 32;"], EndReason.RELAY_CHANGED),
     ],
 )
 def test_an_ended_generation_is_over(
