@@ -11,10 +11,10 @@ use arrow_array::{
     ArrayRef, FixedSizeListArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::SchemaRef;
 use serde_json::{Map, Number, Value};
 
-use super::fields::{arrow_type, fixed_size, item_field};
+use super::fields::{fixed_size, item_field, UTC};
 use crate::lang::ast::{Field, FieldType, Scalar};
 
 /// A place to fill: which row it belongs to, and with what.
@@ -279,10 +279,7 @@ fn scalars(name: &str, scalar: Scalar, slots: &[Slot<'_>]) -> Result<ArrayRef, S
                 "an integer of nanoseconds since the Unix epoch",
                 integer,
             )?;
-            match arrow_type(&FieldType::Scalar(Scalar::Datetime)) {
-                DataType::Timestamp(_, zone) => Arc::new(array.with_timezone_opt(zone)),
-                _ => Arc::new(array),
-            }
+            Arc::new(array.with_timezone(UTC))
         }
     })
 }
