@@ -2,11 +2,14 @@
 //!
 //! Owns name resolution, the choice among a name's addresses, sockets and TLS. Honours no proxy variable. Knows nothing of HTTP.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nervix_engine::Origin;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{lookup_host, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::rustls::crypto::ring;
@@ -24,6 +27,38 @@ const HTTP2: &[u8] = b"h2";
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A socket that writes one buffer at a time. Writing several at once would raise SIGPIPE when the peer is gone, which ends a host
+/// that has not thought of it; a single buffer is written without.
+struct Socket(TcpStream);
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
 
 /// Connects to an origin, over TLS when it is https. The error is one line.
 pub(crate) async fn connect(origin: &Origin) -> Result<Box<dyn Stream>, String> {
@@ -72,7 +107,7 @@ fn tls_config() -> Result<ClientConfig, String> {
 }
 
 /// Opens a socket to the first address of the origin's name that takes it, trying each once, in order.
-async fn dial(origin: &Origin) -> Result<TcpStream, String> {
+async fn dial(origin: &Origin) -> Result<Socket, String> {
     let addresses: Vec<_> = match lookup_host((origin.host.as_str(), origin.port)).await {
         Ok(addresses) => addresses.collect(),
         Err(error) => {
@@ -94,7 +129,7 @@ async fn dial(origin: &Origin) -> Result<TcpStream, String> {
             Ok(Ok(stream)) => {
                 // Small frames must not wait for each other. Without it they are slower and still right.
                 let _ = stream.set_nodelay(true);
-                return Ok(stream);
+                return Ok(Socket(stream));
             }
             Ok(Err(error)) => failures.push(format!("{address}: {error}")),
             Err(_) => failures.push(format!("{address}: no answer")),
