@@ -1,5 +1,6 @@
 //! JSON rows as a batch, exactly: nothing is rounded, guessed or left out, and what does not fit names its row and field.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::builder::{BinaryBuilder, BooleanBuilder, StringBuilder};
@@ -38,6 +39,10 @@ pub fn batch(fields: &[Field], schema: &SchemaRef, rows: &Value) -> Result<Recor
         Value::Array(rows) => rows,
         row => std::slice::from_ref(row),
     };
+    let names: HashSet<&str> = fields
+        .iter()
+        .map(|field| field.name.text.as_str())
+        .collect();
     let rows: Vec<&Map<String, Value>> = rows
         .iter()
         .enumerate()
@@ -48,10 +53,7 @@ pub fn batch(fields: &[Field], schema: &SchemaRef, rows: &Value) -> Result<Recor
                     kind(row)
                 ));
             };
-            match row
-                .keys()
-                .find(|key| !fields.iter().any(|field| field.name.text == **key))
-            {
+            match row.keys().find(|key| !names.contains(key.as_str())) {
                 Some(key) => Err(format!("row {index}: there is no field `{key}`")),
                 None => Ok(row),
             }
@@ -284,6 +286,19 @@ fn scalars(name: &str, scalar: Scalar, slots: &[Slot<'_>]) -> Result<ArrayRef, S
     })
 }
 
+/// Null fixed lists take up their whole length in Arrow, so that a few words of JSON could fill the memory with nothing.
+const MAX_ELEMENTS: usize = 1 << 24;
+
+fn within_elements(name: &str, total: usize) -> Result<(), String> {
+    if total <= MAX_ELEMENTS {
+        Ok(())
+    } else {
+        Err(format!(
+            "field `{name}`: the batch holds more than {MAX_ELEMENTS} elements of it"
+        ))
+    }
+}
+
 /// Arrow's offsets have 31 bits, and its builders end the process past them.
 fn within_offsets(name: &str, total: usize) -> Result<(), String> {
     match i32::try_from(total) {
@@ -363,13 +378,14 @@ fn fixed_list(
                 ))
             }
             Some(_) => (),
-            None => children.extend(std::iter::repeat_n(
-                Slot {
+            None => {
+                within_elements(name, children.len().saturating_add(wanted))?;
+                let padding = Slot {
                     row: slot.row,
                     content: Content::Padding,
-                },
-                wanted,
-            )),
+                };
+                children.extend(std::iter::repeat_n(padding, wanted));
+            }
         }
     }
     let values = array(name, element, &children)?;

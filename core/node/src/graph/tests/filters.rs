@@ -92,7 +92,6 @@ fn filters_keep_the_rows_for_which_they_are_true() {
     }
 }
 
-// rule: S-5
 #[test]
 fn a_row_on_which_the_filter_fails_is_skipped_and_counted() {
     let mut world = graph();
@@ -127,7 +126,6 @@ fn and_and_or_stop_at_the_side_that_decides() {
     );
 }
 
-// rule: S-5
 #[test]
 fn without_domain_time_now_skips_the_rows_that_ask_for_it() {
     let mut world = graph();

@@ -248,7 +248,6 @@ fn frames_stay_within_their_limit_and_a_row_that_cannot_is_skipped() {
     assert_eq!(skipped, [(RowsSkippedCause::EncodingFailed, 2)]);
 }
 
-// rule: S-3
 #[test]
 fn each_subscription_gets_its_own_and_names_may_repeat() {
     let mut world = world(&[

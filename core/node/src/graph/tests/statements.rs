@@ -186,6 +186,19 @@ fn what_exists_is_created_again_only_if_asked_not_to() {
 }
 
 #[test]
+fn a_malformed_statement_has_one_diagnostic_where_something_is_missing() {
+    let result = run(&mut world(&[]), "CREATE RELAY;");
+    assert_eq!(result.disposition, Disposition::Failed);
+    let spans: Vec<_> = result
+        .diagnostics
+        .iter()
+        .map(|diagnostic| diagnostic.span)
+        .collect();
+    assert_eq!(spans, [Some(SourceSpan { start: 12, end: 12 })]);
+    assert!(result.message.contains("a name"), "{}", result.message);
+}
+
+#[test]
 fn what_does_not_fit_is_refused_where_it_stands() {
     let mut world = world(&[
         SCHEMA,
@@ -323,7 +336,6 @@ fn endpoints_are_described_with_what_runs_in_them() {
     );
 }
 
-// rule: S-4
 #[test]
 fn subscriptions_end_with_their_relay_and_with_its_rows() {
     let setup = [
@@ -399,7 +411,7 @@ fn an_alteration_that_endpoints_do_not_survive_changes_nothing() {
     assert!(world.unsubscribe(opened.id));
 }
 
-// rule: L-1, L-2
+// rule: L-2
 #[test]
 fn requests_of_their_own_and_several_statements_are_no_command() {
     let mut world = world(&[]);
