@@ -791,7 +791,7 @@ fn parameter(query: &str, name: &str) -> Result<String, Problem> {
                 .and_then(|digits| u8::from_str_radix(digits, 16).ok());
             bytes.push(decoded.ok_or_else(|| format!("`{name}` is not percent-encoded text"))?);
         } else {
-            bytes.push(byte);
+            bytes.push(if byte == b'+' { b' ' } else { byte });
         }
     }
     String::from_utf8(bytes).map_err(|_| Problem::Bad(format!("`{name}` is not UTF-8")))
@@ -870,7 +870,7 @@ mod tests {
     #[test]
     fn parameters_are_percent_decoded() {
         let read = |query: &str| parameter(query, "relay").ok();
-        assert_eq!(read("domain=d&relay=a%20b"), Some("a b".to_owned()));
+        assert_eq!(read("domain=d&relay=a%20b+c"), Some("a b c".to_owned()));
         assert_eq!(read("domain=d"), None);
         assert_eq!(read("relay=%zz"), None);
         assert_eq!(read("relay=%ff"), None);

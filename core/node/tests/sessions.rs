@@ -158,6 +158,9 @@ async fn a_command_is_one_statement_and_none_that_is_a_request() {
             "{query}"
         );
         assert!(outcome.message.contains(named), "{}", outcome.message);
+        let span = outcome.diagnostics[0].span.unwrap();
+        let text = &query[span.start as usize..span.end as usize];
+        assert!(outcome.message.contains(text), "{text}");
     }
     assert_eq!(node.counts().await["executed"], json!({}));
 }
