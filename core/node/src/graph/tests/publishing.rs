@@ -490,3 +490,33 @@ fn every_written_option_of_the_stream_format_is_read_the_same() {
     }
     assert_eq!(batch.schema().field(0).data_type(), &DataType::UInt32);
 }
+
+// rule: F-3, R-2
+#[test]
+fn the_deepest_type_still_fits_into_frames() {
+    let deepest = 16;
+    let mut world = world(&[
+        &format!(
+            "CREATE SCHEMA s (a {}U8{}, b ARRAY<U8{}> OPTIONAL)",
+            "VEC<".repeat(deepest),
+            ">".repeat(deepest),
+            ", 1".repeat(deepest)
+        ),
+        "CREATE RELAY r SCHEMA s UNBRANCHED",
+    ]);
+    let opened = subscribe(&mut world, "CREATE SUBSCRIPTION n TO r");
+    let nested = format!("{}7{}", "[".repeat(deepest), "]".repeat(deepest));
+    let published = publish(
+        &mut world,
+        "r",
+        &format!("[{{\"a\":{nested},\"b\":{nested}}},{{\"a\":[],\"b\":null}}]"),
+    );
+    let shown = nested.replace('7', "u8:7");
+    assert_eq!(
+        row_lines(delivery_to(&published, opened.id), &opened.schema),
+        [
+            format!("ROW [] a={shown} b={shown}"),
+            "ROW [] a=[] b=null".to_string()
+        ]
+    );
+}
