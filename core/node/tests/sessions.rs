@@ -11,9 +11,9 @@ mod support;
 
 use nervix_wire::types::{
     CancelRequest, CancelState, CancellationStage, ClientRequest, CommandDisposition,
-    CommandRequest, ExecutionReferenceConflictKind, Leadership, OutcomeOrigin, ReplyBody,
-    RequestRejected, RequestRejection, SelectDomainRequest, ServerBody, SessionEndReason,
-    SuggestRequest,
+    CommandRequest, DomainSelection, ExecutionReferenceConflictKind, Leadership, OutcomeOrigin,
+    ReplyBody, RequestRejected, RequestRejection, SelectDomainRequest, ServerBody,
+    SessionEndReason, SuggestRequest,
 };
 use serde_json::{json, Value};
 use support::{call, command, reference, subscribe, Node, Over, Session};
@@ -199,6 +199,42 @@ async fn defects_of_a_request_are_answered_with_the_field_and_end_nothing() {
     assert!(matches!(
         session.ask(ClientRequest::ListDomainsRequest).await,
         ReplyBody::DomainList(_)
+    ));
+}
+
+// rule: C-3
+#[tokio::test]
+async fn selecting_a_domain_is_followed_by_what_only_that_brings() {
+    let node = Node::start(&[]).await;
+    node.post("execute", json!({"statement": "CREATE UNPACED DOMAIN d;"}))
+        .await;
+    let mut session = Session::begun(&node.address(0)).await;
+    let select = |domain: &str| {
+        ClientRequest::SelectDomainRequest(SelectDomainRequest {
+            domain: domain.to_owned(),
+        })
+    };
+    let ReplyBody::DomainSelectionOutcome(outcome) = session.ask(select("d")).await else {
+        panic!("no selection")
+    };
+    assert!(matches!(
+        outcome.selection,
+        DomainSelection::DomainSelected(_)
+    ));
+    assert!(matches!(
+        session.event().await,
+        ServerBody::DomainSnapshotObserved(snapshot) if snapshot.domain == "d"
+    ));
+    assert!(matches!(
+        session.event().await,
+        ServerBody::ClusterObserved(_)
+    ));
+    let ReplyBody::DomainSelectionOutcome(outcome) = session.ask(select("e")).await else {
+        panic!("no selection")
+    };
+    assert!(matches!(
+        outcome.selection,
+        DomainSelection::DomainNotFound(_)
     ));
 }
 
