@@ -38,12 +38,12 @@ _busy: set[Handle] = set()
 
 
 def closed_error(message: str) -> ClosedError:
-    """The error for a closed object. While the interpreter exits, a daemon thread stays here instead.
+    """The error for a closed object. While the interpreter exits, a daemon thread is ended instead, by SystemExit.
 
     It was in a call that the exit ended, and what it would print about that is no news to anyone.
     """
     if _exiting and threading.current_thread().daemon:
-        threading.Event().wait()
+        raise SystemExit
     return ClosedError(message)
 
 

@@ -142,8 +142,6 @@ class Session:
                 failure.execution = execution
                 raise
             outcome = read_outcome(out.pointer)
-        if outcome.subscription is not None and outcome.schema is not None:
-            self._schemas.put(outcome.subscription.name, outcome.subscription.generation, outcome.schema)
         if check and not outcome.completed:
             raise _not_completed(execution, outcome)
         return outcome

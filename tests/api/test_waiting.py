@@ -84,15 +84,15 @@ def test_a_subscription_yields_its_own_generation_and_the_gaps_until_it_ends(wit
         session = connect("http://fake")
         subscription = session.subscribe("r", name="s")
         for event in ("rows s 1 1", "rows other 1 9", "rows s 7 9", "lost s 1 5", "skipped s 1 4", "interrupted s 1 0",
-                      "failed s 1 0", "rows s 2 2", "rows s 1 9", "overflow s 2 0", "unheard s 2 0", "ended s 1 0",
-                      "ended s 2 0", "rows s 2 9"):
+                      "failed s 1 0", "rows s 2 2", "rows s 1 9", "unheard s 2 0", "overflow s 2 0", "rows s 4 3", "ended s 1 0",
+                      "ended s 4 0", "rows s 4 9"):
             session.execute(event)
         seen = list(subscription)
         assert [type(event).__name__ for event in seen] == [
-            "Rows", "DeliveryLost", "RowsSkipped", "Interrupted", "RestorationFailed", "Rows", "Overflow", "Unknown", "Ended"
+            "Rows", "DeliveryLost", "RowsSkipped", "Interrupted", "RestorationFailed", "Rows", "Unknown", "Overflow", "Rows", "Ended"
         ], seen
-        assert [len(seen[0]), seen[1].count, seen[2].count, len(seen[5]), seen[7].kind] == [1, 5, 4, 2, 99]
-        assert seen[2].cause is None and seen[8].reason is None and seen[8].message is None, "the fake has no extension"
+        assert [len(seen[0]), seen[1].count, seen[2].count, len(seen[5]), seen[6].kind, len(seen[8])] == [1, 5, 4, 2, 99, 3]
+        assert seen[2].cause is None and seen[9].reason is None and seen[9].message is None, "the fake has no extension"
         assert list(subscription) == []
         try:
             subscription.next()
