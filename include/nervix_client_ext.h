@@ -51,8 +51,11 @@ nx_error *nxx_session_connect(const uint8_t *server, size_t server_len, const ui
     const nxx_connect_options *options, const nx_cancel *cancel, nx_session **out);
 
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
- * calls the release callbacks of both structures. A sensitive field is a nullable column of nulls whose field metadata holds
- * `nervix.redacted` = `true`; DATETIME is a timestamp in nanoseconds with the zone +00:00. TYPE for an event without rows. */
+ * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every
+ * event of a generation. A sensitive field is a nullable column of nulls whose field metadata holds `nervix.redacted` = `true`;
+ * DATETIME is a timestamp in nanoseconds with the zone +00:00; the elements of lists are named item and not nullable. Both
+ * structures are independent of the event. TYPE for an event without rows, and for null fixed lists so long that their place
+ * in Arrow would fill the memory; INVALID_ARGUMENT for the key of an event that has none. */
 nx_error *nxx_event_arrow(const nx_event *event, int32_t part, struct ArrowSchema *schema, struct ArrowArray *array);
 
 /* What an event says besides its kind. Each is true, with the value, only for an event that carries it: the reason for ENDED,

@@ -11,8 +11,11 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, TypeAlias
 
 from nervix_ffi._interrupt import interruptible
 from nervix_ffi._library import ffi, lib
@@ -35,12 +38,12 @@ _busy: set[Handle] = set()
 
 
 def closed_error(message: str) -> ClosedError:
-    """The error for a closed object. While the interpreter exits, a daemon thread stays here instead.
+    """The error for a closed object. While the interpreter exits, a daemon thread is ended instead, by SystemExit.
 
     It was in a call that the exit ended, and what it would print about that is no news to anyone.
     """
     if _exiting and threading.current_thread().daemon:
-        threading.Event().wait()
+        raise SystemExit
     return ClosedError(message)
 
 
@@ -171,6 +174,10 @@ def _reset() -> None:
 os.register_at_fork(after_in_child=_reset)
 
 
+# Exit hooks run last first: with a finalizer made before, ours runs before all finalizers.
+weakref.finalize(Handle, lambda: None).detach()
+
+
 @atexit.register
 def _leave() -> None:
     """At exit, ends the calls of daemon threads and gives them a moment to come back; what stays is the system's."""
@@ -186,35 +193,53 @@ def _leave() -> None:
             _leaving.wait(remaining)
 
 
-def _once(handle: Handle | None, call: Callable[[CData, CData], CData], limit: Limit, token: Token) -> CData:
+#: A call that is ready to be made: it returns an error of the library, or NULL.
+Call: TypeAlias = "partial[CData]"
+
+
+def _once(handle: Handle | None, call: Callable[[CData, CData], Call], token: Token, errors: list[CData]) -> None:
+    """Makes the call once and puts what it returns into ``errors``."""
     if handle is None:
+        made = call(NULL, token.pointer)
         with interruptible(token):
-            return call(NULL, token.pointer)
+            errors.extend(starmap(made, _NO_ARGUMENTS))
+        return
     with handle as pointer:
+        made = call(pointer, token.pointer)
         handle._began(token)
         try:
             with interruptible(token):
-                return call(pointer, token.pointer)
+                errors.extend(starmap(made, _NO_ARGUMENTS))
         finally:
             handle._ended(token)
 
 
-def blocking(handle: Handle | None, call: Callable[[CData, CData], CData], limit: Limit) -> None:
-    """Makes a call that may wait: ``call(object, token)``, which returns an error or NULL.
+#: Calling through starmap puts the result into the list before Python runs any signal handler, so that none is lost.
+_NO_ARGUMENTS: tuple[tuple[()]] = ((),)
+
+
+def blocking(handle: Handle | None, call: Callable[[CData, CData], Call], limit: Limit) -> None:
+    """Makes a call that may wait. ``call(object, token)`` prepares it.
 
     It ends with the limit, with ``handle.close`` on another thread (ClosedError), or with a signal whose handler raises. After a
     signal whose handler does not raise it is made again for the time that is left. Raises the exception of any error.
     """
     while True:
         token = Token(limit)
+        errors: list[CData] = []
         try:
             limit.listen(token.trigger)
             try:
-                error = _once(handle, call, limit, token)
+                _once(handle, call, token, errors)
             finally:
                 limit.unlisten(token.trigger)
+        except BaseException:
+            if errors:
+                lib.nx_error_free(errors.pop())
+            raise
         finally:
             token.free()
+        error = errors.pop()
         if error == NULL:
             return
         failure: Error = take_error(error)

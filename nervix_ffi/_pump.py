@@ -43,7 +43,7 @@ class Channel:
     def wants(self, event: Event) -> bool:
         """Whether the event is of the generation that this channel follows (S-3).
 
-        An interruption ends the generation followed; the next one that is heard of takes its place.
+        An interruption or an overflow ends the generation followed; the next one that is heard of takes its place.
         """
         if self.name is None:
             return True
@@ -52,7 +52,10 @@ class Channel:
             return True
         if self._restoring:
             self.generation, self._restoring = event.generation, False
-        return event.generation == self.generation
+        if event.generation != self.generation:
+            return False
+        self._restoring = event.kind == EventKind.CONSUMER_OVERFLOW
+        return True
 
     def put(self, event: Event) -> None:
         """Keeps an event, or counts it as lost."""

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 import weakref
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from nervix_ffi._handle import Handle
 from nervix_ffi._library import extension, ffi, lib
@@ -44,7 +44,7 @@ __all__ = [
 class Event:
     """Something that a subscription reports. ``subscription`` is its name; ``generation`` tells its openings apart (S-3)."""
 
-    kind: ClassVar[EventKind]
+    kind: EventKind | int
 
     def __init__(self, subscription: str, generation: int) -> None:
         self.subscription = subscription
@@ -134,11 +134,11 @@ class RestorationFailed(_Report):
 
 
 class Unknown(_Report):
-    """An event of a kind that this version does not know. ``code`` is the library's number for it."""
+    """An event of a kind that this version does not know. ``kind`` is the library's number for it."""
 
-    def __init__(self, subscription: str, generation: int, code: int, message: str | None = None) -> None:
+    def __init__(self, subscription: str, generation: int, kind: int, message: str | None = None) -> None:
         super().__init__(subscription, generation, message)
-        self.code = code
+        self.kind = kind
 
 
 class Rows(Event):
@@ -308,29 +308,34 @@ def _plain(value: Value, field: Field) -> object:
 
 
 class SchemaCache:
-    """The schema of each subscription's generation, so that it is read once and not with every event."""
+    """The schema that each subscription's rows came with last, so that it is read once and not with every event.
+
+    A generation's schema never changes, but its number comes again on another session, so whatever may stand for such a change
+    makes the cache forget (R-1).
+    """
 
     #: More subscriptions than one session is likely to have; beyond it the oldest is read again.
     LIMIT = 1024
 
     def __init__(self) -> None:
-        self._schemas: dict[tuple[str, int], Schema] = {}
+        self._schemas: dict[str, tuple[int, Schema]] = {}
 
-    def put(self, name: str, generation: int, schema: Schema) -> None:
-        """Remembers a schema."""
-        while len(self._schemas) >= self.LIMIT:
-            self._schemas.pop(next(iter(self._schemas)), None)
-        self._schemas[name, generation] = schema
+    def forget(self, name: str) -> None:
+        """The next rows of the subscription may have another schema."""
+        self._schemas.pop(name, None)
 
     def of(self, name: str, generation: int, event: CData) -> Schema:
-        """The schema of an event's generation."""
-        known = self._schemas.get((name, generation))
-        if known is None:
-            with Out("nx_schema", lib.nx_schema_free) as out:
-                check(lib.nx_event_schema(event, out.place))
-                known = read_schema(out.pointer)
-            self.put(name, generation, known)
-        return known
+        """The schema of an event's rows."""
+        known = self._schemas.get(name)
+        if known is not None and known[0] == generation:
+            return known[1]
+        with Out("nx_schema", lib.nx_schema_free) as out:
+            check(lib.nx_event_schema(event, out.place))
+            schema = read_schema(out.pointer)
+        while len(self._schemas) >= self.LIMIT:
+            self._schemas.pop(next(iter(self._schemas)), None)
+        self._schemas[name] = (generation, schema)
+        return schema
 
 
 def _view(event: CData, pointer: CData, length: int) -> memoryview:
@@ -355,6 +360,7 @@ def read_event(event: CData, schemas: SchemaCache) -> Event:
     if kind == EventKind.ROWS:
         schema = schemas.of(subscription, generation, event)
         return Rows(subscription, generation, count, schema, lib.nx_event_retain(event))
+    schemas.forget(subscription)
     message = cause = reason = None
     if extension("event_details"):
         message = read_text(lambda pointer, size: lib.nxx_event_message(event, pointer, size))

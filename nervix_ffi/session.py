@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from nervix_ffi._handle import Handle, blocking
@@ -124,7 +125,7 @@ class Session:
             over = limit.triggered or limit.remaining() == 0.0
             blocking(
                 self._handle,
-                lambda session, token: lib.nx_session_prepare(session, data, len(data), token, out.place),
+                lambda session, token: partial(lib.nx_session_prepare, session, data, len(data), token, out.place),
                 Limit(None, None) if over else limit,
             )
             return Execution(self, query, out.take())
@@ -132,13 +133,15 @@ class Session:
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         with Out("nx_outcome", lib.nx_outcome_free) as out, execution._handle as command:
             try:
-                blocking(self._handle, lambda session, token: lib.nx_session_execute(session, command, token, out.place), limit)
+                blocking(
+                    self._handle,
+                    lambda session, token: partial(lib.nx_session_execute, session, command, token, out.place),
+                    limit,
+                )
             except Error as failure:
                 failure.execution = execution
                 raise
             outcome = read_outcome(out.pointer)
-        if outcome.subscription is not None and outcome.schema is not None:
-            self._schemas.put(outcome.subscription.name, outcome.subscription.generation, outcome.schema)
         if check and not outcome.completed:
             raise _not_completed(execution, outcome)
         return outcome
@@ -189,7 +192,9 @@ class Session:
     def _read_event(self, limit: Limit) -> Event:
         with Out("nx_event", lib.nx_event_release) as out:
             try:
-                blocking(self._handle, lambda session, token: lib.nx_session_next_event(session, token, out.place), limit)
+                blocking(
+                    self._handle, lambda session, token: partial(lib.nx_session_next_event, session, token, out.place), limit
+                )
                 return read_event(out.pointer, self._schemas)
             except BaseException:
                 if out.pointer != NULL:
@@ -226,8 +231,8 @@ class Session:
         with Out("nx_suggestions", lib.nx_suggestions_free) as out:
             blocking(
                 self._handle,
-                lambda session, token: lib.nx_session_suggest(
-                    session, data, len(data), offset, page_size, token_text, token_len, token, out.place
+                lambda session, token: partial(
+                    lib.nx_session_suggest, session, data, len(data), offset, page_size, token_text, token_len, token, out.place
                 ),
                 Limit(timeout, cancel),
             )
@@ -330,13 +335,34 @@ def connect(
     try:
         with Out("nx_session", lib.nx_session_free) as out, options as pointer:
 
-            def call(_: CData, token: CData) -> CData:
+            def call(_: CData, token: CData) -> partial[CData]:
                 if pointer == NULL:
-                    return lib.nx_session_connect(
-                        origin, len(origin), scope, scope_len, user, user_len, secret, secret_len, token, out.place
+                    return partial(
+                        lib.nx_session_connect,
+                        origin,
+                        len(origin),
+                        scope,
+                        scope_len,
+                        user,
+                        user_len,
+                        secret,
+                        secret_len,
+                        token,
+                        out.place,
                     )
-                return lib.nxx_session_connect(
-                    origin, len(origin), scope, scope_len, user, user_len, secret, secret_len, pointer, token, out.place
+                return partial(
+                    lib.nxx_session_connect,
+                    origin,
+                    len(origin),
+                    scope,
+                    scope_len,
+                    user,
+                    user_len,
+                    secret,
+                    secret_len,
+                    pointer,
+                    token,
+                    out.place,
                 )
 
             blocking(None, call, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wire_schema import INTEGERS, SCALARS, Field, Record, Schema, SchemaError, snake
 from wire_types import ROWS_MEMBER, absent_allowed, boxed
 
-DECODE_HEADER = '''\
+DECODE_HEADER = """\
 //! From verified frames to owned values, refusing whatever F-4 and F-5 refuse: an undeclared enum
 //! value or union member, an absent value that must be present, a zero, an empty or unordered
 //! collection. Each function reads one table; what a whole frame must be is decided in `codec`.
@@ -16,9 +16,9 @@ use crate::generated as fb;
 use crate::rules::{self, Decoder};
 use crate::types;
 use crate::violation::Violation;
-'''
+"""
 
-ENCODE_HEADER = '''\
+ENCODE_HEADER = """\
 //! From owned values to tables of a frame under construction, within the limits of F-6. An absent
 //! optional scalar is left out and a present zero is written (F-5).
 //!
@@ -30,7 +30,7 @@ use crate::encoder::Encoder;
 use crate::generated as fb;
 use crate::types;
 use crate::violation::EncodeError;
-'''
+"""
 
 # The one table with two layouts; the other is in core/wire/src/domain_info.rs.
 TWO_LAYOUTS = "DomainInfo"
@@ -145,10 +145,7 @@ def _decode_union(schema: Schema, field: Field, at: str) -> str:
         else:
             value = f"({snake(member)}(d, {get})?)"
         arms.append(f"fb::{union.name}::{member} => types::{union.name}::{member}{value},\n")
-    return (
-        f"match t.{field.name}_type() {{\n{''.join(arms)}"
-        f"other => return Err(rules::undeclared_member(other.0, {at})),\n}}"
-    )
+    return f"match t.{field.name}_type() {{\n{''.join(arms)}other => return Err(rules::undeclared_member(other.0, {at})),\n}}"
 
 
 def emit_encode(schema: Schema) -> str:
@@ -158,9 +155,7 @@ def emit_encode(schema: Schema) -> str:
         if name in schema.structs:
             record = schema.structs[name]
             values = ", ".join(f"v.{f.name}" for f in record.fields)
-            parts.append(
-                f"fn {snake(name)}(v: &types::{name}) -> fb::{name} {{ fb::{name}::new({values}) }}\n"
-            )
+            parts.append(f"fn {snake(name)}(v: &types::{name}) -> fb::{name} {{ fb::{name}::new({values}) }}\n")
         elif name in schema.unions:
             parts.append(_encode_union(schema, name))
         elif name in schema.tables and schema.tables[name].fields:
@@ -177,9 +172,7 @@ def _encode_union(schema: Schema, name: str) -> str:
             create = f"fb::{member}::create(e.leaf()?, &fb::{member}Args {{}})"
             arms.append(f"types::{name}::{member} => {create}.as_union_value(),\n")
         else:
-            arms.append(
-                f"types::{name}::{member}(x) => {snake(member)}(e, x)?.as_union_value(),\n"
-            )
+            arms.append(f"types::{name}::{member}(x) => {snake(member)}(e, x)?.as_union_value(),\n")
     tags = []
     for member in schema.unions[name].members:
         inner = "" if schema.empty(member) and member != ROWS_MEMBER else "(_)"
@@ -200,10 +193,7 @@ def _encode_table(schema: Schema, record: Record) -> str:
         args.append(argument)
     other = ""
     if record.name == TWO_LAYOUTS:
-        other = (
-            "if e.other_domain_info() {\n"
-            "return crate::domain_info::encode_other(e, v);\n}\n"
-        )
+        other = "if e.other_domain_info() {\nreturn crate::domain_info::encode_other(e, v);\n}\n"
     return (
         f"pub(crate) fn {snake(record.name)}<'b>(e: &mut Encoder<'b>, v: &types::{record.name}) "
         f"-> Result<WIPOffset<fb::{record.name}<'b>>, EncodeError> {{\n{other}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wire_schema import Choice, Field, Record, Schema
 
-HEADER = '''\
+HEADER = """\
 //! The values of the session protocol as owned Rust types, one for each declaration of the schema.
 //! They know nothing of frames; only rows keep theirs, because their values are read in place.
 //!
@@ -13,7 +13,7 @@ HEADER = '''\
 use bytes::Bytes;
 
 use crate::rows::RowsFrame;
-'''
+"""
 
 RUST_SCALARS = {
     "bool": "bool",
@@ -110,14 +110,9 @@ def _union(schema: Schema, union: Choice) -> str:
             variants.append(f"{member}(Box<{member}>)")
         else:
             variants.append(f"{member}({member})")
-    return (
-        f"{_doc(union.doc)}{_derives(schema, union.name)}"
-        f"pub enum {union.name} {{ {', '.join(variants)} }}\n"
-    )
+    return f"{_doc(union.doc)}{_derives(schema, union.name)}pub enum {union.name} {{ {', '.join(variants)} }}\n"
 
 
 def _record(schema: Schema, record: Record) -> str:
     fields = "".join(f"pub {field.name}: {field_type(field)},\n" for field in record.fields)
-    return (
-        f"{_doc(record.doc)}{_derives(schema, record.name)}pub struct {record.name} {{\n{fields}}}\n"
-    )
+    return f"{_doc(record.doc)}{_derives(schema, record.name)}pub struct {record.name} {{\n{fields}}}\n"

@@ -19,7 +19,7 @@ import urllib.parse
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol, runtime_checkable
 
 from nervix_ffi.values import Value
 
@@ -28,14 +28,26 @@ __all__ = ["LoopbackError", "LoopbackNode"]
 #: The variable that names another node binary.
 VARIABLE = "NERVIX_LOOPBACK"
 
+#: Seconds: longer than the node itself waits for anything.
+_CONTROL_TIMEOUT = 660.0
+
 _PACKAGED = Path(__file__).resolve().parent.parent / "nervix-loopback"
 
 
+@runtime_checkable
 class ArrowExporter(Protocol):
     """An Arrow batch of any library that has the PyCapsule protocol."""
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Schema and array as capsules."""
+
+
+@runtime_checkable
+class ArrowStreamExporter(Protocol):
+    """An Arrow table or stream of any library that has the PyCapsule protocol."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The stream as a capsule."""
 
 
 class LoopbackError(Exception):
@@ -146,40 +158,44 @@ class LoopbackNode:
         """Ends the node, cleanly if it lets itself be. Again is a no-op."""
         self._finish()
 
-    def control(self, action: str, /, **body: object) -> dict[str, object]:
+    def control(self, action: str, /, **body: object) -> dict[str, Any]:
         """Asks the control endpoint for ``action`` with a JSON body and returns its answer. Raises LoopbackError when it refuses."""
         return self._request("POST", action, json.dumps(body).encode("utf-8"), "application/json")
 
     def publish(
         self,
         relay: str,
-        rows: Iterable[Mapping[str, Value]] | bytes | ArrowExporter,
+        rows: Iterable[Mapping[str, Value]] | bytes | ArrowExporter | ArrowStreamExporter,
         *,
-        domain: str | None = None,
-    ) -> dict[str, object]:
-        """Publishes one batch into a relay: rows as dicts of Python values, an Arrow IPC stream as bytes, or an Arrow batch.
+        domain: str,
+    ) -> dict[str, Any]:
+        """Publishes one batch into a relay: rows as dicts of Python values, an Arrow IPC stream as bytes, or Arrow data.
 
-        ``domain`` may be left out when the node has a single one. Raises LoopbackError when the node refuses the batch.
+        Returns what the node says about it once the batch is in the relay. Raises LoopbackError when the node refuses the batch.
         """
-        query = {"relay": relay} if domain is None else {"domain": domain, "relay": relay}
-        action = f"publish?{urllib.parse.urlencode(query)}"
-        if isinstance(rows, bytes):
-            return self._request("POST", action, rows, "application/vnd.apache.arrow.stream")
-        if isinstance(rows, Iterable):
-            data = [{name: _json(value) for name, value in row.items()} for row in rows]
-            return self._request("POST", action, json.dumps(data).encode("utf-8"), "application/json")
-        return self._request("POST", action, _ipc(rows), "application/vnd.apache.arrow.stream")
+        data = _ipc(rows) if isinstance(rows, (ArrowExporter, ArrowStreamExporter)) else rows
+        if isinstance(data, bytes):
+            query = urllib.parse.urlencode({"domain": domain, "relay": relay})
+            return self._request("POST", f"publish?{query}", data, "application/vnd.apache.arrow.stream")
+        made = [{name: _json(value) for name, value in row.items()} for row in data]
+        return self.control("publish", domain=domain, relay=relay, rows=made)
 
-    def counts(self) -> dict[str, object]:
+    def counts(self) -> dict[str, Any]:
         """What the node counted: frames and requests by kind, connections, how sessions ended."""
         return self._request("GET", "counts", b"", None)
 
-    def wait(self, what: str, at_least: int = 1, *, timeout: float = 10.0, **where: object) -> dict[str, object]:
-        """Waits inside the node until a count reaches ``at_least``. Raises LoopbackError after ``timeout`` seconds."""
-        return self.control("wait", what=what, at_least=at_least, timeout_millis=math.ceil(timeout * 1000), **where)
+    def wait(self, *, timeout: float = 10.0, **counts: object) -> dict[str, Any]:
+        """Waits inside the node until each count named is reached, and returns all counts.
 
-    def _request(self, method: str, action: str, body: bytes, content: str | None) -> dict[str, object]:
-        connection = http.client.HTTPConnection(self._control.hostname or "127.0.0.1", self._control.port, timeout=60)
+        A count is a number to reach (0 is exactly none) or ``{"exactly": number}``; for ``frames`` and ``ended``, a dict of such by
+        kind. Raises LoopbackError after ``timeout`` seconds.
+        """
+        return self.control("wait", timeout_ms=math.ceil(timeout * 1000), **counts)
+
+    def _request(self, method: str, action: str, body: bytes, content: str | None) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(
+            self._control.hostname or "127.0.0.1", self._control.port, timeout=_CONTROL_TIMEOUT
+        )
         try:
             headers = {} if content is None else {"Content-Type": content}
             connection.request(method, f"{self._control.path.rstrip('/')}/{action}", body or None, headers)
@@ -190,11 +206,9 @@ class LoopbackNode:
         finally:
             connection.close()
         try:
-            answer = json.loads(data) if data else {}
+            answer: dict[str, Any] = json.loads(data) if data else {}
         except ValueError:
             answer = {"error": data.decode("utf-8", "replace")}
-        if not isinstance(answer, dict):
-            answer = {"answer": answer}
         if status >= 400:
             raise LoopbackError(f"the node refused {action}: {answer.get('error', answer)}", status)
         return answer
@@ -246,12 +260,18 @@ def _json(value: Value) -> object:
     return value
 
 
-def _ipc(batch: object) -> bytes:
+def _ipc(data: ArrowExporter | ArrowStreamExporter) -> bytes:
+    """An IPC stream with the data as its one batch."""
     import pyarrow
 
-    made = batch if isinstance(batch, pyarrow.RecordBatch) else pyarrow.record_batch(batch)
+    if isinstance(data, ArrowExporter):
+        batch = pyarrow.record_batch(data)
+    else:
+        table = pyarrow.table(data).combine_chunks()
+        batches = table.to_batches()
+        batch = batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
     sink = pyarrow.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, made.schema) as writer:
-        writer.write_batch(made)
+    with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
     stream: bytes = sink.getvalue().to_pybytes()
     return stream

@@ -3,13 +3,13 @@
 //! Owns when a token ends the calls under it, and waking them. Knows nothing of what they wait for.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nervix_engine::Stop;
-use parking_lot::Mutex;
 
 use crate::fork;
+use crate::locks::lock;
 
 const LIVE: u8 = 0;
 const CANCELLED: u8 = 1;
@@ -78,7 +78,7 @@ impl Cancel {
             return;
         }
         // Waiters are woken outside the lock, so that none of them can meet it.
-        let waiters = self.shared.waiters.lock().clone();
+        let waiters = lock(&self.shared.waiters).clone();
         for waiter in waiters {
             waiter.wake();
         }
@@ -121,7 +121,7 @@ impl Cancel {
 
     /// Has `waiter` woken by the token until the registration is dropped.
     pub(crate) fn register(&self, waiter: Arc<dyn Waiter>) -> Registration<'_> {
-        self.shared.waiters.lock().push(Arc::clone(&waiter));
+        lock(&self.shared.waiters).push(Arc::clone(&waiter));
         Registration {
             cancel: self,
             waiter,
@@ -136,7 +136,7 @@ pub(crate) struct Registration<'a> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        let mut waiters = self.cancel.shared.waiters.lock();
+        let mut waiters = lock(&self.cancel.shared.waiters);
         if let Some(at) = waiters
             .iter()
             .position(|waiter| Arc::ptr_eq(waiter, &self.waiter))

@@ -6,6 +6,7 @@
 mod cancel;
 pub mod fork;
 mod framing;
+mod locks;
 mod runtime;
 mod session;
 mod stream;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::engine::general_purpose::STANDARD;
@@ -18,12 +18,12 @@ use nervix_engine::{
     Now, Origin, Outcome, Output, Stop,
 };
 use nervix_wire::types::SuggestOutcome;
-use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedSender};
 use tokio::sync::Notify;
 
 use crate::cancel::{Cancel, Waiter};
+use crate::locks::{self, lock};
 use crate::stream::{self, Order};
 use crate::{fork, runtime};
 
@@ -111,6 +111,24 @@ impl Session {
         if let Some(stop) = stopped(cancel)? {
             return Err(given_up(stop, None));
         }
+        let inner = Self::start(server, domain, credentials, options)?;
+        let session = Self {
+            generation: fork::generation(),
+            inner: Some(inner),
+        };
+        match session.call(Call::Connect, cancel, None)? {
+            Done::Connected => Ok(session),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// An engine with its timer, and nothing asked of it yet.
+    fn start(
+        server: &Origin,
+        domain: Option<&str>,
+        credentials: Option<&Credentials>,
+        options: &Options,
+    ) -> Result<Arc<Inner>, Error> {
         let authorization = credentials.map(authorization).transpose()?;
         let runtime = runtime::handle().map_err(|why| Error::new(ErrorKind::Connect, why))?;
         let mut seeds = vec![server.clone()];
@@ -139,14 +157,7 @@ impl Session {
             }),
         });
         runtime.spawn(keep_time(Arc::downgrade(&inner), Arc::clone(&inner.alarm)));
-        let session = Self {
-            generation: fork::generation(),
-            inner: Some(inner),
-        };
-        match session.call(Call::Connect, cancel, None)? {
-            Done::Connected => Ok(session),
-            other => Err(unexpected(&other)),
-        }
+        Ok(inner)
     }
 
     /// Fixes one logical command; sends nothing.
@@ -301,7 +312,7 @@ struct Slot {
 
 impl Slot {
     fn fill(&self, result: Result<Done, Error>) {
-        *self.result.lock() = Some(result);
+        *lock(&self.result) = Some(result);
         self.changed.notify_one();
     }
 }
@@ -309,7 +320,7 @@ impl Slot {
 impl Waiter for Slot {
     fn wake(&self) {
         // Under the lock, or the wake could fall between the thread's look at its token and its going to sleep.
-        let _held = self.result.lock();
+        let _held = lock(&self.result);
         self.changed.notify_one();
     }
 }
@@ -327,7 +338,7 @@ impl Inner {
 
     /// Enters the engine and carries out what it orders. A panic in it ends this session and no other.
     fn enter<R>(self: &Arc<Self>, with: impl FnOnce(&mut Engine, Now) -> R) -> Result<R, Error> {
-        let mut state = self.state.lock();
+        let mut state = lock(&self.state);
         self.enter_locked(&mut state, with)
     }
 
@@ -428,7 +439,7 @@ impl Inner {
         let registration =
             cancel.map(|cancel| cancel.register(Arc::clone(&slot) as Arc<dyn Waiter>));
         let call = {
-            let mut state = self.state.lock();
+            let mut state = lock(&self.state);
             let call = CallId(state.next_call);
             state.next_call = state.next_call.saturating_add(1);
             state.calls.insert(call, Arc::clone(&slot));
@@ -451,31 +462,22 @@ impl Inner {
         slot: &Slot,
         cancel: Option<&Cancel>,
     ) -> Result<Done, Error> {
-        let mut result = slot.result.lock();
+        let mut result = lock(&slot.result);
         let stop = loop {
             if let Some(result) = result.take() {
                 return result;
             }
-            let Some(cancel) = cancel else {
-                slot.changed.wait(&mut result);
-                continue;
-            };
-            if let Some(stop) = cancel.stopped() {
+            if let Some(stop) = cancel.and_then(Cancel::stopped) {
                 break stop;
             }
-            match cancel.deadline() {
-                Some(deadline) => {
-                    slot.changed.wait_until(&mut result, deadline);
-                }
-                None => slot.changed.wait(&mut result),
-            }
+            result = locks::wait(&slot.changed, result, cancel.and_then(Cancel::deadline));
         };
         drop(result);
         self.enter(|engine, now| engine.stop(now, call, stop))?;
-        let result = slot.result.lock().take();
+        let result = lock(&slot.result).take();
         // The engine has answered by now; a thread must not wait for ever for one that has not.
         result.unwrap_or_else(|| {
-            self.state.lock().calls.remove(&call);
+            lock(&self.state).calls.remove(&call);
             Err(given_up(stop, None))
         })
     }
@@ -525,7 +527,7 @@ fn panicked() -> Cause {
 
 fn report(owner: &Weak<Inner>, input: Input) {
     let Some(inner) = owner.upgrade() else { return };
-    let mut state = inner.state.lock();
+    let mut state = lock(&inner.state);
     if let Input::Closed { conn, .. } = &input {
         state.connections.remove(conn);
     }
@@ -553,7 +555,7 @@ async fn keep_time(owner: Weak<Inner>, alarm: Arc<Alarm>) {
         };
         let Some(inner) = owner.upgrade() else { return };
         if rung {
-            let mut state = inner.state.lock();
+            let mut state = lock(&inner.state);
             // Under the lock, so that what is set next is newer.
             alarm.at.store(NEVER, Ordering::SeqCst);
             let _ = inner.enter_locked(&mut state, |engine, now| engine.wake(now));
@@ -642,4 +644,54 @@ fn one_line(text: &str) -> String {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_panic_in_the_engine_ends_its_session_and_nothing_else() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let origin = Origin {
+            secure: false,
+            host: "127.0.0.1".to_owned(),
+            port,
+        };
+        let inner = Session::start(&origin, None, None, &Options::default()).unwrap();
+        let waiting = std::thread::spawn({
+            let inner = Arc::clone(&inner);
+            move || inner.call(Call::Connect, None)
+        });
+        let (mut socket, _) = listener.accept().unwrap();
+        let error = inner
+            .enter(|_, _| -> () { panic!("two\nlines") })
+            .unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Protocol);
+        assert!(error.message.contains("two lines"), "{error}");
+        assert_eq!(waiting.join().unwrap().unwrap_err(), error);
+        assert_eq!(inner.call(Call::NextEvent, None).unwrap_err(), error);
+        // Its connection is closed, and the same process opens sessions as before.
+        socket.read_to_end(&mut Vec::new()).unwrap();
+        let other = Session::start(&origin, None, None, &Options::default()).unwrap();
+        let cancel = Cancel::new();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| other.call(Call::Connect, Some(&cancel)));
+            let _held = listener.accept().unwrap();
+            cancel.trigger();
+            assert_eq!(
+                waiting.join().unwrap().unwrap_err().kind,
+                ErrorKind::Cancelled
+            );
+        });
+    }
 }

@@ -14,12 +14,11 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use nervix_engine::{Cause, Origin};
 use nervix_wire::Frame;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
 use crate::framing::{Assembler, Message};
-use crate::transport;
+use crate::transport::{self, Stream};
 
 const PATH: &str = "/nervix.session.Session/Exchange";
 
@@ -84,7 +83,7 @@ pub(crate) async fn run(
 }
 
 struct Opened {
-    connection: Connection<TcpStream, Message>,
+    connection: Connection<Box<dyn Stream>, Message>,
     sending: SendStream<Message>,
     response: ResponseFuture,
     // The connection closes once nobody can open another stream on it.

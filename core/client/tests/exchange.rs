@@ -7,6 +7,7 @@
     clippy::indexing_slicing
 )]
 
+#[allow(dead_code)]
 mod server;
 
 use std::net::TcpListener;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nervix_wire::types::{
     ClusterObserved, CommandCompleted, CommandDisposition, CommandOutcome, CommandRequest,
-    DomainInfo, DomainStatus, DomainsObserved, ExecutionReferenceConflict, LeaderEndpoints,
-    LeaderIsRemote, LeaderIsServingNode, LeaderRedirect, Leadership, LeadershipObserved,
-    OutcomeOrigin, RequestRejected, RequestRejection, RowsSkippedCause, ServerBody, ServerMessage,
-    SessionEndReason, SessionEnding, SubscribeDisposition, SubscribeOutcome, SubscribeRequest,
-    SubscriptionDeleted, SubscriptionHandle, SubscriptionOpened, SubscriptionType, SuggestOutcome,
-    SuggestRequest, UnsubscribeDisposition, UnsubscribeOutcome,
+    Diagnostic, DomainInfo, DomainStatus, DomainsObserved, ExecutionReferenceConflict,
+    LeaderEndpoints, LeaderIsRemote, LeaderIsServingNode, LeaderRedirect, Leadership,
+    LeadershipObserved, OutcomeOrigin, RequestRejected, RequestRejection, RowsSkippedCause,
+    ServerBody, ServerMessage, SessionEndReason, SessionEnding, SourceSpan, SubscribeDisposition,
+    SubscribeOutcome, SubscribeRequest, SubscriptionDeleted, SubscriptionHandle,
+    SubscriptionOpened, SubscriptionType, SuggestOutcome, SuggestRequest, UnsubscribeDisposition,
+    UnsubscribeOutcome,
 };
 use parking_lot::Mutex;
 
@@ -28,6 +29,7 @@ use crate::graph::{
 use crate::outbox::{Finish, OutFrame, Outbox};
 use crate::records::{is_reference, Admission, Content, Records};
 use crate::session::Session;
+use crate::statements::Statement;
 use crate::{kinds, statements};
 
 /// Where a subscription's rows go.
@@ -375,28 +377,22 @@ impl Cluster {
         let reference = request.execution_reference.as_str();
         let statements = statements::split(&request.query);
         let own_request = statements.iter().find_map(|statement| {
-            Some((
-                statement.text,
-                statements::request_of_its_own(statement.text)?,
-            ))
+            Some((statement, statements::request_of_its_own(statement.text)?))
         });
         if let Some((statement, request)) = own_request {
-            return Ok(decided(
-                reference,
-                CommandDisposition::RequestFailed,
-                format!("`{statement}` is no command; a client sends {request} for it"),
-            ));
+            let message = format!(
+                "`{}` is no command; a client sends {request} for it",
+                statement.brief()
+            );
+            return Ok(misplaced(reference, statement, message));
         }
         if let [_, second, ..] = statements.as_slice() {
-            return Ok(decided(
-                reference,
-                CommandDisposition::RequestFailed,
-                format!(
-                    "a command holds one statement outside a transaction; `{}` is the second of {}",
-                    second.text,
-                    statements.len()
-                ),
-            ));
+            let message = format!(
+                "a command holds one statement outside a transaction; `{}` is the second of {}",
+                second.brief(),
+                statements.len()
+            );
+            return Ok(misplaced(reference, second, message));
         }
         let mut state = self.state.lock();
         if World::served_by_any_node(&request.query) {
@@ -692,7 +688,7 @@ fn check_domain(domain: Option<&str>) -> Result<(), RequestRejected> {
     }
 }
 
-fn refused(message: String, diagnostics: Vec<nervix_wire::types::Diagnostic>) -> Subscribed {
+fn refused(message: String, diagnostics: Vec<Diagnostic>) -> Subscribed {
     Subscribed {
         outcome: SubscribeOutcome {
             disposition: SubscribeDisposition::RequestFailed,
@@ -723,6 +719,22 @@ fn decided(
         resource: None,
         backup: None,
         restore: None,
+    }
+}
+
+/// The failure of a request because of a statement that does not belong there.
+fn misplaced(reference: &str, statement: &Statement<'_>, message: String) -> CommandOutcome {
+    let offset = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    let span = SourceSpan {
+        start: offset(statement.start),
+        end: offset(statement.start.saturating_add(statement.text.len())),
+    };
+    CommandOutcome {
+        diagnostics: vec![Diagnostic {
+            message: message.clone(),
+            span: Some(span),
+        }],
+        ..decided(reference, CommandDisposition::RequestFailed, message)
     }
 }
 

@@ -32,6 +32,8 @@ use crate::kinds;
 use crate::outbox::{Finish, OutFrame};
 use crate::server::{Listening, Server};
 
+/// How long the listener waits when it cannot accept, for want of descriptors most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const BODY_LIMIT: usize = 256 * 1024 * 1024;
 const DEFAULT_WAIT_MILLIS: u64 = 10_000;
 const LONGEST_WAIT_MILLIS: u64 = 600_000;
@@ -45,6 +47,7 @@ pub struct Control {
 pub async fn serve(control: Arc<Control>, listener: TcpListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let _ = stream.set_nodelay(true);
@@ -354,12 +357,12 @@ impl Control {
         fields.end()?;
         match state.as_str() {
             "stopped" => {
-                self.server.set_listening(node, Listening::Stopped).await;
+                self.listen(node, Listening::Stopped).await?;
                 self.cluster.set_running(node, false);
-                self.server.close_connections(node);
+                self.server.close_connections(node).await;
             }
             "running" => {
-                self.server.set_listening(node, Listening::Serve).await;
+                self.listen(node, Listening::Serve).await?;
                 self.cluster.set_running(node, true);
             }
             other => {
@@ -391,9 +394,14 @@ impl Control {
         };
         fields.end()?;
         for node in nodes {
-            self.server.set_listening(node, listening).await;
+            self.listen(node, listening).await?;
         }
         Ok(json!({}))
+    }
+
+    async fn listen(&self, node: usize, listening: Listening) -> Result<(), Problem> {
+        let listened = self.server.set_listening(node, listening).await;
+        listened.map_err(|error| Problem::Bad(format!("the node's port does not do that: {error}")))
     }
 
     fn leader(&self, fields: &mut Fields) -> Done {
@@ -715,10 +723,14 @@ impl Control {
         let kind = fields
             .text("kind")?
             .unwrap_or_else(|| "CommandRequest".to_owned());
-        if kinds::is_request(&kind) {
-            Ok(kind)
-        } else {
-            Err(Problem::Bad(format!("`{kind}` is no request")))
+        match kind.as_str() {
+            "CancelRequest" => Err(Problem::Bad(
+                "a CancelRequest is answered on arrival, whatever is armed".to_owned(),
+            )),
+            kind if !kinds::is_request(kind) => {
+                Err(Problem::Bad(format!("`{kind}` is no request")))
+            }
+            _ => Ok(kind),
         }
     }
 
@@ -791,7 +803,7 @@ fn parameter(query: &str, name: &str) -> Result<String, Problem> {
                 .and_then(|digits| u8::from_str_radix(digits, 16).ok());
             bytes.push(decoded.ok_or_else(|| format!("`{name}` is not percent-encoded text"))?);
         } else {
-            bytes.push(byte);
+            bytes.push(if byte == b'+' { b' ' } else { byte });
         }
     }
     String::from_utf8(bytes).map_err(|_| Problem::Bad(format!("`{name}` is not UTF-8")))
@@ -870,10 +882,19 @@ mod tests {
     #[test]
     fn parameters_are_percent_decoded() {
         let read = |query: &str| parameter(query, "relay").ok();
-        assert_eq!(read("domain=d&relay=a%20b"), Some("a b".to_owned()));
+        assert_eq!(read("domain=d&relay=a%20b+c"), Some("a b c".to_owned()));
         assert_eq!(read("domain=d"), None);
         assert_eq!(read("relay=%zz"), None);
         assert_eq!(read("relay=%ff"), None);
+    }
+
+    #[test]
+    fn the_documentation_names_every_defect() {
+        let documentation = include_str!("../README.md");
+        let corruptions = Corruption::ALL.iter().map(|(name, _)| *name);
+        for name in corruptions.chain(BadParts::ALL.iter().map(|(name, _)| *name)) {
+            assert!(documentation.contains(&format!("`{name}`")), "{name}");
+        }
     }
 
     #[test]

@@ -75,17 +75,27 @@ fn main() -> ExitCode {
 }
 
 async fn serve(options: Options) -> Result<(), String> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| format!("SIGTERM cannot be heard: {error}"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| format!("SIGINT cannot be heard: {error}"))?;
+    let mut terminate = signal(SignalKind::terminate())
+        .map_err(|error| format!("SIGTERM cannot be heard: {error}"))?;
+    let mut interrupt = signal(SignalKind::interrupt())
+        .map_err(|error| format!("SIGINT cannot be heard: {error}"))?;
     let mut bound = Vec::new();
     for offset in 0..options.nodes {
         let address = address_of(options.listen, offset)?;
-        bound.push(server::bind(address).map_err(|error| format!("{address} cannot be listened on: {error}"))?);
+        bound.push(
+            server::bind(address)
+                .map_err(|error| format!("{address} cannot be listened on: {error}"))?,
+        );
     }
     let nodes = bound
         .iter()
         .enumerate()
-        .map(|(index, bound)| (format!("node-{}", index + 1), format!("http://{}", bound.address)))
+        .map(|(index, bound)| {
+            (
+                format!("node-{}", index + 1),
+                format!("http://{}", bound.address),
+            )
+        })
         .collect();
     let cluster = Arc::new(Cluster::new(
         nodes,
@@ -137,7 +147,13 @@ fn address_of(first: SocketAddr, offset: usize) -> Result<SocketAddr, String> {
         .ok()
         .and_then(|offset| first.port().checked_add(offset))
         .map(|port| SocketAddr::new(first.ip(), port))
-        .ok_or_else(|| format!("there is no port for node {} after {}", offset + 1, first.port()))
+        .ok_or_else(|| {
+            format!(
+                "there is no port for node {} after {}",
+                offset + 1,
+                first.port()
+            )
+        })
 }
 
 /// Prints the one line that a starter waits for.
@@ -170,7 +186,11 @@ async fn say_goodbye(cluster: &Cluster) {
         code: grpc::OK,
         message: String::new(),
     };
-    cluster.finish(&Scope::default(), Some(SessionEndReason::ServerShuttingDown), &finish);
+    cluster.finish(
+        &Scope::default(),
+        Some(SessionEndReason::ServerShuttingDown),
+        &finish,
+    );
     let nobody = [counts::Condition {
         subject: counts::Subject::Sessions,
         count: 0,

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base64::Engine;
 use bytes::Bytes;
@@ -34,6 +35,8 @@ const MAX_STREAMS: u32 = 256;
 const SEND_BUFFER: usize = 64 * 1024;
 const MAX_HEADERS: u32 = 64 * 1024;
 const BACKLOG: u32 = 1024;
+/// How long a listener that cannot accept waits before it tries again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Rounds in which a connection gets to write what was given to it before it is cut.
 const SETTLE_ROUNDS: usize = 32;
 
@@ -71,16 +74,20 @@ impl ConnectionControl {
         }
     }
 
-    pub fn go_away(&self, code: u32) {
+    /// Says goodbye with this code and returns once the connection is gone.
+    pub async fn go_away(&self, code: u32) {
         let _ = self.commands.send(ConnectionCommand::GoAway(code));
+        self.commands.closed().await;
     }
 
-    pub fn close(&self, abort: bool) {
+    /// Closes the connection and returns once it is gone. A stream dropped earlier would be reset first.
+    pub async fn close(&self, abort: bool) {
         let _ = self.commands.send(ConnectionCommand::Close { abort });
+        self.commands.closed().await;
     }
 }
 
-type Ports = Vec<mpsc::UnboundedSender<(Listening, oneshot::Sender<()>)>>;
+type ListeningChange = (Listening, oneshot::Sender<io::Result<()>>);
 
 /// Each open connection with its node, under a number of its own.
 #[derive(Default)]
@@ -93,7 +100,7 @@ struct Connections {
 pub struct Server {
     cluster: Arc<Cluster>,
     connections: Mutex<Connections>,
-    ports: Mutex<Ports>,
+    ports: Mutex<Vec<mpsc::UnboundedSender<ListeningChange>>>,
 }
 
 /// A bound port that is not served yet.
@@ -118,6 +125,29 @@ fn reserve(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// A node's port, listened on or only kept from others.
+struct Port {
+    address: SocketAddr,
+    listener: Option<TcpListener>,
+    reserved: Option<TcpSocket>,
+}
+
+impl Port {
+    fn change(&mut self, listening: Listening) -> io::Result<()> {
+        if listening == Listening::Stopped {
+            drop(self.listener.take());
+            self.reserved = Some(reserve(self.address)?);
+        } else if self.listener.is_none() {
+            let socket = match self.reserved.take() {
+                Some(socket) => socket,
+                None => reserve(self.address)?,
+            };
+            self.listener = Some(socket.listen(BACKLOG)?);
+        }
+        Ok(())
+    }
+}
+
 impl Server {
     pub fn new(cluster: Arc<Cluster>) -> Arc<Self> {
         Arc::new(Self {
@@ -139,22 +169,28 @@ impl Server {
     }
 
     /// Changes what a node's port does, and returns once it does so.
-    pub async fn set_listening(&self, node: usize, listening: Listening) {
+    pub async fn set_listening(&self, node: usize, listening: Listening) -> io::Result<()> {
         let Some(port) = self.ports.lock().get(node).cloned() else {
-            return;
+            return Err(io::Error::other("there is no such node"));
         };
         let (done, applied) = oneshot::channel();
-        if port.send((listening, done)).is_ok() {
-            let _ = applied.await;
-        }
+        let gone = |_| io::Error::other("the node's listener is gone");
+        port.send((listening, done)).map_err(|_| gone(()))?;
+        applied.await.map_err(|_| gone(()))?
     }
 
-    /// Closes every connection of a node, with sessions or without.
-    pub fn close_connections(&self, node: usize) {
-        for (of, connection) in self.connections.lock().open.values() {
-            if *of == node {
-                connection.close(false);
-            }
+    /// Closes every connection of a node, with sessions or without, and returns once they are gone.
+    pub async fn close_connections(&self, node: usize) {
+        let connections: Vec<ConnectionControl> = self
+            .connections
+            .lock()
+            .open
+            .values()
+            .filter(|(of, _)| *of == node)
+            .map(|(_, connection)| connection.clone())
+            .collect();
+        for connection in connections {
+            connection.close(false).await;
         }
     }
 
@@ -162,35 +198,34 @@ impl Server {
         self: Arc<Self>,
         node: usize,
         bound: Bound,
-        mut commands: mpsc::UnboundedReceiver<(Listening, oneshot::Sender<()>)>,
+        mut changes: mpsc::UnboundedReceiver<ListeningChange>,
     ) {
-        let address = bound.address;
-        let mut listener = Some(bound.listener);
-        let mut reserved = None;
+        let mut port = Port {
+            address: bound.address,
+            listener: Some(bound.listener),
+            reserved: None,
+        };
         let mut listening = Listening::Serve;
         let mut stalled = Vec::new();
         loop {
             let accepted = tokio::select! {
                 biased;
-                command = commands.recv() => match command {
+                change = changes.recv() => match change {
                     None => return,
                     Some((next, done)) => {
                         listening = next;
                         stalled.clear();
-                        if listening == Listening::Stopped {
-                            drop(listener.take());
-                            reserved = reserve(address).ok();
-                        } else if listener.is_none() {
-                            let socket = reserved.take().map_or_else(|| reserve(address), Ok);
-                            listener = socket.and_then(|socket| socket.listen(BACKLOG)).ok();
-                        }
-                        let _ = done.send(());
+                        let _ = done.send(port.change(listening));
                         continue;
                     }
                 },
-                accepted = accept(listener.as_ref()) => accepted,
+                accepted = accept(port.listener.as_ref()) => accepted,
             };
-            let Ok((stream, _)) = accepted else { continue };
+            let Ok((stream, _)) = accepted else {
+                // Most likely the process has no descriptor left, and one that closes makes room.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
             match listening {
                 Listening::Serve => {
                     tokio::spawn(self.clone().connection(node, stream));

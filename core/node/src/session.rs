@@ -120,6 +120,13 @@ impl Session {
         self.flights.lock().remove(&request_id)
     }
 
+    fn cancellation(&self, request_id: u64) -> Option<Arc<Notify>> {
+        let flights = self.flights.lock();
+        flights
+            .get(&request_id)
+            .map(|flight| flight.cancelled.clone())
+    }
+
     fn cut_of(&self, request_id: u64) -> Option<Finish> {
         self.flights
             .lock()
@@ -235,8 +242,8 @@ async fn carry_out(
             connection.settle().await;
             stream.send_reset(Reason::from(*code));
         }
-        Finish::GoAway(code) => connection.go_away(*code),
-        Finish::Close { abort } => connection.close(*abort),
+        Finish::GoAway(code) => connection.go_away(*code).await,
+        Finish::Close { abort } => connection.close(*abort).await,
     }
 }
 
@@ -289,6 +296,9 @@ impl Reader {
                 Incoming::Refused(status) => {
                     self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
                     self.refuse(status);
+                    // Where one message was broken, no other can be found.
+                    outbox.closed().await;
+                    break CallEnd::Lost(String::new());
                 }
                 Incoming::End(end) => break end,
             }
@@ -481,12 +491,12 @@ async fn process(cluster: &Cluster, session: &Session, request_id: u64, request:
 
 /// Waits where a test wants a request to wait, unless the request is cancelled.
 async fn hold(cluster: &Cluster, session: &Session, request_id: u64, when: When, kind: &str) {
-    let Some(delay) = cluster.faults.delay(session.place(), when, kind) else {
+    // A request that was cancelled meanwhile takes no delay from another.
+    let Some(cancelled) = session.cancellation(request_id) else {
         return;
     };
-    let cancelled = match session.flights.lock().get(&request_id) {
-        Some(flight) => flight.cancelled.clone(),
-        None => return,
+    let Some(delay) = cluster.faults.delay(session.place(), when, kind) else {
+        return;
     };
     let waiter = cluster.faults.waiter(&delay);
     let _held = cluster.counts.hold();
@@ -661,4 +671,85 @@ fn too_large(cluster: &Cluster, request_id: u64, error: &EncodeError) -> OutFram
             format!("the reply cannot be sent: {error}"),
         )),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+    use nervix_wire::types::{CommandDisposition, CommandOutcome, OutcomeOrigin};
+    use nervix_wire::{decode_server, Reassembler};
+
+    fn reply(message: String) -> ServerMessage {
+        let body = ReplyBody::CommandOutcome(CommandOutcome {
+            execution_reference: "r".to_owned(),
+            origin: OutcomeOrigin::Executed,
+            disposition: CommandDisposition::RequestFailed,
+            message,
+            diagnostics: Vec::new(),
+            statements: Vec::new(),
+            transaction: None,
+            transaction_admission: None,
+            inspection: None,
+            wasm_state: None,
+            resource: None,
+            backup: None,
+            restore: None,
+        });
+        ServerMessage {
+            body: ServerBody::Reply(Reply {
+                request_id: 9,
+                body,
+            }),
+        }
+    }
+
+    fn frames(message: &ServerMessage) -> Vec<OutFrame> {
+        let nodes = vec![("node-1".to_owned(), "http://127.0.0.1:1".to_owned())];
+        let cluster = Cluster::new(nodes, Vec::new(), 1, false);
+        let session = Session::new(1, 0, "default".to_owned());
+        reply_frames(&cluster, &session, 9, "CommandOutcome", message)
+    }
+
+    // rule: F-6, F-7
+    #[test]
+    fn a_reply_above_the_frame_limit_goes_out_in_parts() {
+        let message = reply("x".repeat(FRAME_LIMIT));
+        let mut reassembler = Reassembler::new(9);
+        let frames = frames(&message);
+        assert!(frames.len() > 1);
+        let mut whole = None;
+        for frame in frames {
+            assert_eq!(frame.kind, "TransferPart");
+            assert!(whole.is_none());
+            let decoded = decode_server(&Frame::copy_from(&frame.bytes)).unwrap();
+            let ServerBody::Reply(Reply {
+                body: ReplyBody::TransferPart(part),
+                ..
+            }) = decoded.body
+            else {
+                panic!("no part")
+            };
+            whole = reassembler.push(9, &part).unwrap();
+        }
+        assert_eq!(whole, Some(message));
+    }
+
+    // rule: C-8
+    #[test]
+    fn a_reply_above_the_transfer_limit_is_rejected_as_too_large() {
+        let frames = frames(&reply("x".repeat(nervix_wire::TRANSFER_LIMIT)));
+        let [frame] = frames.as_slice() else {
+            panic!("more than one frame")
+        };
+        let decoded = decode_server(&Frame::copy_from(&frame.bytes)).unwrap();
+        let ServerBody::Reply(reply) = decoded.body else {
+            panic!("no reply")
+        };
+        assert_eq!(reply.request_id, 9);
+        assert!(matches!(
+            reply.body,
+            ReplyBody::RequestRejected(rejected) if rejected.rejection == RequestRejection::ReplyTooLarge
+        ));
+    }
 }

@@ -9,6 +9,18 @@ pub struct Statement<'a> {
     pub start: usize,
 }
 
+impl Statement<'_> {
+    /// Enough of the statement to know it by.
+    pub fn brief(&self) -> String {
+        const LENGTH: usize = 80;
+        let mut brief: String = self.text.chars().take(LENGTH).collect();
+        if brief.len() < self.text.len() {
+            brief.push('…');
+        }
+        brief
+    }
+}
+
 /// Cuts a text at the semicolons outside quotes and comments; empty statements do not count.
 pub fn split(text: &str) -> Vec<Statement<'_>> {
     let mut statements = Vec::new();

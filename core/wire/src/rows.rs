@@ -67,8 +67,9 @@ impl RowsFrame {
             (None, None) => None,
             (Some(branch), Some(key)) => {
                 let columns = columns(&branch.fields);
+                check_length(&columns, key.cells(), "the branch key")?;
                 let mut cells = Vec::with_capacity(columns.len());
-                check_row(bytes, &columns, key.cells(), "the branch key", |_, slot| {
+                check_row(bytes, &columns, key.cells(), |_, slot| {
                     cells.push(slot);
                 })?;
                 Some(cells)
@@ -87,10 +88,15 @@ impl RowsFrame {
         let columns = columns(&schema.fields);
         let rows = batch.rows();
         let count = rows.len();
+        // All rows before any memory: cells that are all there are bounded by the verified frame,
+        // a product of two declared numbers is not.
+        for row in rows.iter() {
+            check_length(&columns, row.cells(), "a row")?;
+        }
         let mut cells = vec![Slot::NULL; count.saturating_mul(columns.len())];
         for (number, row) in rows.iter().enumerate() {
             // Column by column, as a reader of whole columns goes.
-            check_row(bytes, &columns, row.cells(), "a row", |column, slot| {
+            check_row(bytes, &columns, row.cells(), |column, slot| {
                 if let Some(place) = cells.get_mut(column * count + number) {
                     *place = slot;
                 }
@@ -170,19 +176,23 @@ fn kind_of(field_type: &FieldType) -> fb::CellValue {
 
 type Cells<'f> = flatbuffers::Vector<'f, flatbuffers::ForwardsUOffset<fb::Cell<'f>>>;
 
+fn check_length(columns: &[Column<'_>], cells: Cells<'_>, what: &str) -> Result<(), Violation> {
+    if cells.len() == columns.len() {
+        return Ok(());
+    }
+    let (found, wanted) = (cells.len(), columns.len());
+    Err(nonconforming(format!(
+        "{what} has {found} cells where its schema has {wanted} fields"
+    )))
+}
+
+/// Checks the cells of a row of the right length and hands out where each stands.
 fn check_row<'f>(
     bytes: &'f [u8],
     columns: &[Column<'_>],
     cells: Cells<'f>,
-    what: &str,
     mut put: impl FnMut(usize, Slot),
 ) -> Result<(), Violation> {
-    if cells.len() != columns.len() {
-        let (found, wanted) = (cells.len(), columns.len());
-        return Err(nonconforming(format!(
-            "{what} has {found} cells where its schema has {wanted} fields"
-        )));
-    }
     for (index, (column, cell)) in columns.iter().zip(cells.iter()).enumerate() {
         let slot = locate(bytes, cell._tab.loc())
             .ok_or_else(|| rules::refused("Cell.value", "is no declared value"))?;

@@ -1,7 +1,6 @@
 //! A frame that passed the FlatBuffers verifier as a ServerMessage, so that its values can be read
-//! in place later without verifying it again. It is the one place of this crate, besides flatc's
-//! code and the second layout in `domain_info`, with `unsafe`: what it must not know is what the
-//! values mean.
+//! in place later without verifying it again. It has the crate's only `unsafe` besides flatc's code.
+//! What the values mean it must not know.
 
 use flatbuffers::VerifierOptions;
 

@@ -16,7 +16,10 @@ use nervix_wire::types::{
     ServerBody, ServerMessage,
 };
 use nervix_wire::{decode_client, encode_server, Frame};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::TlsAcceptor;
 
 /// What the server does to one exchange.
 #[derive(Clone)]
@@ -53,6 +56,12 @@ pub struct Server {
 impl Server {
     /// Serves until the test's process ends; `acts` says what the nth exchange gets, and its last act is for all that follow.
     pub fn start(acts: Vec<Act>) -> Self {
+        Self::start_with(acts, None)
+    }
+
+    /// As `start`, over TLS when there is a configuration for it.
+    pub fn start_with(acts: Vec<Act>, tls: Option<Arc<ServerConfig>>) -> Self {
+        let secure = tls.is_some();
         let (sender, seen) = channel();
         let (port, bound) = channel();
         std::thread::spawn(move || {
@@ -73,12 +82,15 @@ impl Server {
                     let act = acts.get(count).or(acts.last()).unwrap().clone();
                     count += 1;
                     let seen = sender.clone();
+                    let tls = tls.clone().map(TlsAcceptor::from);
                     tokio::spawn(async move {
-                        let Ok(mut connection) = h2::server::handshake(socket).await else {
-                            return;
-                        };
-                        while let Some(Ok((request, respond))) = connection.accept().await {
-                            tokio::spawn(exchange(act.clone(), request, respond, seen.clone()));
+                        match tls {
+                            None => serve(socket, act, seen).await,
+                            Some(tls) => {
+                                if let Ok(socket) = tls.accept(socket).await {
+                                    serve(socket, act, seen).await;
+                                }
+                            }
                         }
                     });
                 }
@@ -87,8 +99,8 @@ impl Server {
         let port = bound.recv().unwrap();
         Self {
             origin: Origin {
-                secure: false,
-                host: "127.0.0.1".to_owned(),
+                secure,
+                host: if secure { "localhost" } else { "127.0.0.1" }.to_owned(),
                 port,
             },
             seen,
@@ -144,6 +156,15 @@ fn trailers(code: &str, message: &str) -> HeaderMap {
     trailers.insert("grpc-status", code.parse().unwrap());
     trailers.insert("grpc-message", message.parse().unwrap());
     trailers
+}
+
+async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, act: Act, seen: Sender<Seen>) {
+    let Ok(mut connection) = h2::server::handshake(socket).await else {
+        return;
+    };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        tokio::spawn(exchange(act.clone(), request, respond, seen.clone()));
+    }
 }
 
 async fn exchange(

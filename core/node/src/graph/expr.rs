@@ -129,7 +129,6 @@ pub struct Checked {
     pub sensitive: bool,
     /// Whether it can be NULL.
     pub nullable: bool,
-    pub uses_now: bool,
 }
 
 impl Checked {
@@ -140,23 +139,21 @@ impl Checked {
             ty,
             sensitive: false,
             nullable,
-            uses_now: false,
         }
     }
 
-    /// A parent of these operands: as sensitive, nullable and dependent on time as they are.
-    fn over(node: Node, ty: Type, operands: &[(bool, bool, bool)]) -> Self {
+    /// A parent of these operands: as sensitive and as nullable as they are.
+    fn over(node: Node, ty: Type, operands: &[(bool, bool)]) -> Self {
         Self {
             node,
             ty,
-            sensitive: operands.iter().any(|(sensitive, _, _)| *sensitive),
-            nullable: operands.iter().any(|(_, nullable, _)| *nullable),
-            uses_now: operands.iter().any(|(_, _, uses_now)| *uses_now),
+            sensitive: operands.iter().any(|(sensitive, _)| *sensitive),
+            nullable: operands.iter().any(|(_, nullable)| *nullable),
         }
     }
 
-    fn traits(&self) -> (bool, bool, bool) {
-        (self.sensitive, self.nullable, self.uses_now)
+    fn traits(&self) -> (bool, bool) {
+        (self.sensitive, self.nullable)
     }
 }
 
@@ -187,7 +184,6 @@ pub fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Failure> {
             ty: Type::Scalar(Scalar::Datetime),
             sensitive: false,
             nullable: false,
-            uses_now: true,
         }),
         ExprKind::LeakSensitive(inner) => {
             let inner = check(inner, scope)?;
@@ -216,7 +212,6 @@ pub fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Failure> {
                 ty: Type::Scalar(Scalar::Bool),
                 sensitive: operand.sensitive,
                 nullable: false,
-                uses_now: operand.uses_now,
             })
         }
         ExprKind::Binary { op, left, right } => check_binary(*op, left, right, expr.span, scope),
@@ -269,7 +264,6 @@ fn check_field(
             ty: Type::Scalar(Scalar::String),
             sensitive: false,
             nullable: false,
-            uses_now: false,
         });
     }
     let find = |fields: Option<&[Field]>| {
@@ -303,7 +297,6 @@ fn check_field(
         ty: Type::of(&field.field_type),
         sensitive: field.sensitive,
         nullable: field.optional,
-        uses_now: false,
     })
 }
 

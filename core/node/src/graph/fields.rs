@@ -8,7 +8,7 @@ use nervix_wire::types as wire;
 use crate::lang::ast::{Field, FieldType, Scalar};
 
 /// The time zone of every DATETIME column, spelled as the protocol wants it.
-const UTC: &str = "+00:00";
+pub const UTC: &str = "+00:00";
 
 fn wire_scalar(scalar: Scalar) -> wire::ScalarType {
     match scalar {

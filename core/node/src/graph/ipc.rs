@@ -1,11 +1,27 @@
 //! One canonical Arrow IPC stream as a batch: a schema message, one record batch, the end of the stream, and nothing else.
 
-use std::io::Cursor;
+use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_ipc::reader::StreamReader;
-use arrow_ipc::{root_as_message, Message, MessageHeader};
-use arrow_schema::Schema;
+use arrow_array::types::{
+    ArrowPrimitiveType, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, Int8Type,
+    TimestampNanosecondType, UInt16Type, UInt32Type, UInt64Type, UInt8Type,
+};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, FixedSizeListArray, ListArray, PrimitiveArray,
+    RecordBatch, RecordBatchOptions, StringArray,
+};
+use arrow_buffer::{
+    ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer,
+};
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::{
+    root_as_message, Buffer as IpcBuffer, FieldNode, Message, MessageHeader,
+    RecordBatch as IpcBatch, Schema as IpcSchema,
+};
+use arrow_schema::{Schema, SchemaRef};
+
+use super::fields::{fixed_size, item_field, UTC};
+use crate::lang::ast::{Field, FieldType, Scalar};
 
 /// What is wrong with a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +46,10 @@ impl Defect {
             kind,
             message: message.into(),
         }
+    }
+
+    fn within(self, field: &str) -> Self {
+        Self::new(self.kind, format!("field `{field}`: {}", self.message))
     }
 }
 
@@ -67,79 +87,49 @@ fn body<'a>(message: &Message<'_>, rest: &'a [u8]) -> Result<(&'a [u8], &'a [u8]
         .ok_or_else(|| malformed("a message's body reaches past the end of the stream"))
 }
 
-/// Checks the one record batch message against its body, so that a reader meets no offset outside of it.
-fn check_record_batch(message: &Message<'_>, body: &[u8]) -> Result<(), Defect> {
-    let Some(batch) = message.header_as_record_batch() else {
-        return Err(malformed("a record batch message holds no record batch"));
-    };
-    if batch.compression().is_some() {
-        return Err(Defect::new(
-            DefectKind::CompressedBatch,
-            "the record batch is compressed",
-        ));
-    }
-    let counted = |count: i64| u32::try_from(count).is_ok();
-    let nodes_counted = batch.nodes().is_none_or(|nodes| {
-        nodes
-            .iter()
-            .all(|node| counted(node.length()) && counted(node.null_count()))
-    });
-    if !counted(batch.length()) || !nodes_counted {
-        return Err(malformed("a row count is out of range"));
-    }
-    let within = |offset: i64, length: i64| {
-        let end = usize::try_from(offset)
-            .ok()
-            .zip(usize::try_from(length).ok())
-            .and_then(|(offset, length)| offset.checked_add(length));
-        end.is_some_and(|end| end <= body.len())
-    };
-    let buffers_within = batch.buffers().is_none_or(|buffers| {
-        buffers
-            .iter()
-            .all(|buffer| within(buffer.offset(), buffer.length()))
-    });
-    if !buffers_within {
-        return Err(malformed(
-            "a buffer lies outside of the record batch's body",
-        ));
-    }
-    Ok(())
+/// What a stream is made of: its schema, and its one record batch with the batch's body.
+struct Parts<'a> {
+    schema: IpcSchema<'a>,
+    batch: IpcBatch<'a>,
+    body: &'a [u8],
 }
 
-/// Checks which messages the stream is made of.
-fn check_messages(stream: &[u8]) -> Result<(), Defect> {
+/// Splits a stream into the messages that it must be made of.
+fn parts(stream: &[u8]) -> Result<Parts<'_>, Defect> {
     let mut rest = stream;
-    let mut schemas = 0_usize;
-    let mut batches = 0_usize;
+    let mut schema = None;
+    let mut batch = None;
     loop {
         let (metadata, after) = next_metadata(rest)?;
         let Some(metadata) = metadata else {
-            if batches != 1 {
-                return Err(Defect::new(
-                    DefectKind::NotOneBatch,
-                    format!("the stream holds {batches} record batches and not one"),
-                ));
-            }
             if !after.is_empty() {
                 return Err(malformed("bytes follow the end-of-stream marker"));
             }
-            return Ok(());
+            let Some(((batch, body), schema)) = batch.zip(schema) else {
+                return Err(Defect::new(
+                    DefectKind::NotOneBatch,
+                    "the stream holds no record batch",
+                ));
+            };
+            return Ok(Parts {
+                schema,
+                batch,
+                body,
+            });
         };
         let message = root_as_message(metadata)
             .map_err(|_| malformed("a message's metadata is malformed"))?;
         let (body, after) = body(&message, after)?;
         match message.header_type() {
-            MessageHeader::Schema if schemas == 0 => schemas += 1,
-            MessageHeader::RecordBatch if schemas == 1 => {
-                batches += 1;
-                if batches > 1 {
-                    return Err(Defect::new(
-                        DefectKind::NotOneBatch,
-                        "the stream holds more than one record batch",
-                    ));
-                }
-                check_record_batch(&message, body)?;
+            MessageHeader::Schema if schema.is_none() => schema = message.header_as_schema(),
+            MessageHeader::RecordBatch if schema.is_some() && batch.is_none() => {
+                batch = message.header_as_record_batch().map(|batch| (batch, body));
+            }
+            MessageHeader::RecordBatch if batch.is_some() => {
+                return Err(Defect::new(
+                    DefectKind::NotOneBatch,
+                    "the stream holds more than one record batch",
+                ))
             }
             other => {
                 return Err(Defect::new(
@@ -193,19 +183,242 @@ fn schema_difference(found: &Schema, expected: &Schema) -> Option<String> {
         .map(|extra| format!("there is no field `{}`", extra.name()))
 }
 
-/// Reads a stream whose batch must have exactly this schema.
-pub fn batch(expected: &Schema, stream: &[u8]) -> Result<RecordBatch, Defect> {
-    check_messages(stream)?;
-    let invalid =
-        |error: &dyn std::fmt::Display| Defect::new(DefectKind::InvalidData, error.to_string());
-    let mut reader = StreamReader::try_new(Cursor::new(stream), None)
-        .map_err(|error| malformed(&error.to_string()))?;
-    if let Some(difference) = schema_difference(&reader.schema(), expected) {
+/// Reads a stream whose batch must have exactly these fields; `schema` is how Arrow holds them.
+pub fn batch(fields: &[Field], schema: &SchemaRef, stream: &[u8]) -> Result<RecordBatch, Defect> {
+    let parts = parts(stream)?;
+    let found = try_fb_to_schema(parts.schema)
+        .map_err(|error| Defect::new(DefectKind::SchemaMismatch, error.to_string()))?;
+    if let Some(difference) = schema_difference(&found, schema) {
         return Err(Defect::new(DefectKind::SchemaMismatch, difference));
     }
-    match reader.next() {
-        Some(Ok(batch)) => Ok(batch),
-        Some(Err(error)) => Err(invalid(&error)),
-        None => Err(malformed("the record batch could not be read")),
+    if parts.batch.compression().is_some() {
+        return Err(Defect::new(
+            DefectKind::CompressedBatch,
+            "the record batch is compressed",
+        ));
+    }
+    let rows = count(parts.batch.length())?;
+    let mut reader = Reader {
+        nodes: parts.batch.nodes().into_iter().flatten(),
+        buffers: parts.batch.buffers().into_iter().flatten(),
+        // The one copy: from here on the arrays share the body, aligned.
+        body: Buffer::from(parts.body),
+    };
+    let columns = fields
+        .iter()
+        .map(|field| {
+            let array = reader
+                .array(&field.field_type, field.optional)
+                .map_err(|defect| defect.within(&field.name.text))?;
+            if array.len() != rows {
+                return Err(
+                    malformed("a column has another number of rows than the batch")
+                        .within(&field.name.text),
+                );
+            }
+            Ok(array)
+        })
+        .collect::<Result<Vec<_>, Defect>>()?;
+    if reader.nodes.next().is_some() || reader.buffers.next().is_some() {
+        return Err(malformed("the record batch holds more than its fields"));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+        .map_err(|error| invalid(&error))
+}
+
+fn invalid(error: &dyn std::fmt::Display) -> Defect {
+    Defect::new(DefectKind::InvalidData, error.to_string())
+}
+
+fn count(length: i64) -> Result<usize, Defect> {
+    u32::try_from(length)
+        .ok()
+        .and_then(|length| usize::try_from(length).ok())
+        .ok_or_else(|| malformed("a row count is out of range"))
+}
+
+/// Reads arrays off a record batch, in the order of its fields. Arrow's own reader trusts what it is given in places and
+/// ends the process over the rest, so every length is checked here first.
+struct Reader<N, B> {
+    nodes: N,
+    buffers: B,
+    body: Buffer,
+}
+
+impl<'a, N, B> Reader<N, B>
+where
+    N: Iterator<Item = &'a FieldNode>,
+    B: Iterator<Item = &'a IpcBuffer>,
+{
+    fn buffer(&mut self) -> Result<Buffer, Defect> {
+        let buffer = self
+            .buffers
+            .next()
+            .ok_or_else(|| malformed("a buffer is missing"))?;
+        let range = usize::try_from(buffer.offset())
+            .ok()
+            .zip(usize::try_from(buffer.length()).ok());
+        match range {
+            Some((offset, length))
+                if offset % 8 == 0
+                    && offset
+                        .checked_add(length)
+                        .is_some_and(|end| end <= self.body.len()) =>
+            {
+                Ok(self.body.slice_with_length(offset, length))
+            }
+            _ => Err(malformed(
+                "a buffer is not aligned, or lies outside of the record batch's body",
+            )),
+        }
+    }
+
+    /// The next buffer as values in place.
+    fn values<T: ArrowNativeType>(&mut self, count: usize) -> Result<ScalarBuffer<T>, Defect> {
+        let buffer = self.buffer()?;
+        let bytes = count.checked_mul(std::mem::size_of::<T>());
+        if bytes.is_none_or(|bytes| bytes > buffer.len()) {
+            return Err(malformed("a buffer is too short for its values"));
+        }
+        Ok(ScalarBuffer::new(buffer, 0, count))
+    }
+
+    fn bits(buffer: Buffer, count: usize) -> Result<BooleanBuffer, Defect> {
+        if buffer.len() < count.div_ceil(8) {
+            return Err(malformed("a buffer is too short for its values"));
+        }
+        Ok(BooleanBuffer::new(buffer, 0, count))
+    }
+
+    /// Offsets that ascend from zero or more to at most `end`.
+    fn offsets(&mut self, count: usize) -> Result<OffsetBuffer<i32>, Defect> {
+        if count == 0 {
+            // A writer may leave the one offset of no values out.
+            self.buffer()?;
+            return Ok(OffsetBuffer::new_empty());
+        }
+        let offsets: ScalarBuffer<i32> = self.values(count.saturating_add(1))?;
+        let ascending = offsets
+            .iter()
+            .try_fold(0, |last, offset| (*offset >= last).then_some(*offset));
+        match ascending {
+            Some(_) => Ok(OffsetBuffer::new(offsets)),
+            None => Err(invalid(&"offsets do not ascend")),
+        }
+    }
+
+    fn validity(
+        &mut self,
+        node: &FieldNode,
+        length: usize,
+        nullable: bool,
+    ) -> Result<Option<NullBuffer>, Defect> {
+        let buffer = self.buffer()?;
+        let declared = count(node.null_count())?;
+        let nulls = if buffer.is_empty() {
+            None
+        } else {
+            Some(NullBuffer::new(Self::bits(buffer, length)?))
+        };
+        let found = nulls.as_ref().map_or(0, NullBuffer::null_count);
+        if found != declared {
+            return Err(invalid(&"the number of nulls is not what was declared"));
+        }
+        if found == 0 {
+            return Ok(None);
+        }
+        if nullable {
+            return Ok(nulls);
+        }
+        let row = nulls.and_then(|nulls| nulls.iter().position(|valid| !valid));
+        Err(invalid(&format_args!(
+            "it is required and null in row {}",
+            row.unwrap_or(0)
+        )))
+    }
+
+    fn primitive<T: ArrowPrimitiveType>(
+        &mut self,
+        length: usize,
+        nulls: Option<NullBuffer>,
+    ) -> Result<PrimitiveArray<T>, Defect> {
+        PrimitiveArray::try_new(self.values(length)?, nulls).map_err(|error| invalid(&error))
+    }
+
+    fn array(&mut self, field_type: &FieldType, nullable: bool) -> Result<ArrayRef, Defect> {
+        let node = self
+            .nodes
+            .next()
+            .ok_or_else(|| malformed("a field is missing"))?;
+        let length = count(node.length())?;
+        let nulls = self.validity(node, length, nullable)?;
+        let scalar = match field_type {
+            FieldType::Scalar(scalar) => *scalar,
+            FieldType::List(element) => {
+                let offsets = self.offsets(length)?;
+                let child = self.array(element, false)?;
+                return ListArray::try_new(item_field(element), offsets, child, nulls)
+                    .map(|array| Arc::new(array) as ArrayRef)
+                    .map_err(|error| invalid(&error));
+            }
+            FieldType::FixedList {
+                element,
+                length: size,
+            } => {
+                // Elements of a list that is null as a whole mean nothing, and writers make them null: whether only those are
+                // is looked at when the array is made.
+                let child = self.array(element, nulls.is_some())?;
+                let wanted = usize::try_from(*size)
+                    .ok()
+                    .and_then(|size| size.checked_mul(length));
+                if wanted != Some(child.len()) {
+                    return Err(malformed("a fixed list has another number of elements"));
+                }
+                return FixedSizeListArray::try_new(
+                    item_field(element),
+                    fixed_size(*size),
+                    child,
+                    nulls,
+                )
+                .map(|array| Arc::new(array) as ArrayRef)
+                .map_err(|error| invalid(&error));
+            }
+        };
+        Ok(match scalar {
+            Scalar::U8 => Arc::new(self.primitive::<UInt8Type>(length, nulls)?),
+            Scalar::I8 => Arc::new(self.primitive::<Int8Type>(length, nulls)?),
+            Scalar::U16 => Arc::new(self.primitive::<UInt16Type>(length, nulls)?),
+            Scalar::I16 => Arc::new(self.primitive::<Int16Type>(length, nulls)?),
+            Scalar::U32 => Arc::new(self.primitive::<UInt32Type>(length, nulls)?),
+            Scalar::I32 => Arc::new(self.primitive::<Int32Type>(length, nulls)?),
+            Scalar::U64 => Arc::new(self.primitive::<UInt64Type>(length, nulls)?),
+            Scalar::I64 => Arc::new(self.primitive::<Int64Type>(length, nulls)?),
+            Scalar::F32 => Arc::new(self.primitive::<Float32Type>(length, nulls)?),
+            Scalar::F64 => Arc::new(self.primitive::<Float64Type>(length, nulls)?),
+            Scalar::Datetime => Arc::new(
+                self.primitive::<TimestampNanosecondType>(length, nulls)?
+                    .with_timezone(UTC),
+            ),
+            Scalar::Bool => {
+                let buffer = self.buffer()?;
+                let values = Self::bits(buffer, length)?;
+                Arc::new(BooleanArray::new(values, nulls))
+            }
+            Scalar::String => {
+                let offsets = self.offsets(length)?;
+                let text = self.buffer()?;
+                Arc::new(
+                    StringArray::try_new(offsets, text, nulls).map_err(|error| invalid(&error))?,
+                )
+            }
+            Scalar::Bytes => {
+                let offsets = self.offsets(length)?;
+                let bytes = self.buffer()?;
+                Arc::new(
+                    BinaryArray::try_new(offsets, bytes, nulls).map_err(|error| invalid(&error))?,
+                )
+            }
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! JSON rows as a batch, exactly: nothing is rounded, guessed or left out, and what does not fit names its row and field.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::builder::{BinaryBuilder, BooleanBuilder, StringBuilder};
@@ -11,10 +12,10 @@ use arrow_array::{
     ArrayRef, FixedSizeListArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::SchemaRef;
 use serde_json::{Map, Number, Value};
 
-use super::fields::{arrow_type, fixed_size, item_field};
+use super::fields::{fixed_size, item_field, UTC};
 use crate::lang::ast::{Field, FieldType, Scalar};
 
 /// A place to fill: which row it belongs to, and with what.
@@ -38,6 +39,10 @@ pub fn batch(fields: &[Field], schema: &SchemaRef, rows: &Value) -> Result<Recor
         Value::Array(rows) => rows,
         row => std::slice::from_ref(row),
     };
+    let names: HashSet<&str> = fields
+        .iter()
+        .map(|field| field.name.text.as_str())
+        .collect();
     let rows: Vec<&Map<String, Value>> = rows
         .iter()
         .enumerate()
@@ -48,10 +53,7 @@ pub fn batch(fields: &[Field], schema: &SchemaRef, rows: &Value) -> Result<Recor
                     kind(row)
                 ));
             };
-            match row
-                .keys()
-                .find(|key| !fields.iter().any(|field| field.name.text == **key))
-            {
+            match row.keys().find(|key| !names.contains(key.as_str())) {
                 Some(key) => Err(format!("row {index}: there is no field `{key}`")),
                 None => Ok(row),
             }
@@ -279,12 +281,22 @@ fn scalars(name: &str, scalar: Scalar, slots: &[Slot<'_>]) -> Result<ArrayRef, S
                 "an integer of nanoseconds since the Unix epoch",
                 integer,
             )?;
-            match arrow_type(&FieldType::Scalar(Scalar::Datetime)) {
-                DataType::Timestamp(_, zone) => Arc::new(array.with_timezone_opt(zone)),
-                _ => Arc::new(array),
-            }
+            Arc::new(array.with_timezone(UTC))
         }
     })
+}
+
+/// Null fixed lists take up their whole length in Arrow, so that a few words of JSON could fill the memory with nothing.
+const MAX_ELEMENTS: usize = 1 << 24;
+
+fn within_elements(name: &str, total: usize) -> Result<(), String> {
+    if total <= MAX_ELEMENTS {
+        Ok(())
+    } else {
+        Err(format!(
+            "field `{name}`: the batch holds more than {MAX_ELEMENTS} elements of it"
+        ))
+    }
 }
 
 /// Arrow's offsets have 31 bits, and its builders end the process past them.
@@ -366,13 +378,14 @@ fn fixed_list(
                 ))
             }
             Some(_) => (),
-            None => children.extend(std::iter::repeat_n(
-                Slot {
+            None => {
+                within_elements(name, children.len().saturating_add(wanted))?;
+                let padding = Slot {
                     row: slot.row,
                     content: Content::Padding,
-                },
-                wanted,
-            )),
+                };
+                children.extend(std::iter::repeat_n(padding, wanted));
+            }
         }
     }
     let values = array(name, element, &children)?;

@@ -228,7 +228,7 @@ impl World {
         stream: &[u8],
     ) -> Result<Published, String> {
         self.publish(now, domain, relay, |shape| {
-            ipc::batch(&shape.schema, stream).map_err(|defect| defect.message)
+            ipc::batch(&shape.fields, &shape.schema, stream).map_err(|defect| defect.message)
         })
     }
 

@@ -412,9 +412,10 @@ impl<'a> Parser<'a> {
                 span: self.since(start),
             });
             self.note(Expected::End);
-            if self.token().is_some() && !self.take_symbol(Symbol::Semicolon) {
-                return self.unexpected();
+            if self.token().is_none() {
+                return Ok(statements);
             }
+            self.expect_symbol(Symbol::Semicolon)?;
         }
     }
 

@@ -6,6 +6,7 @@
     clippy::indexing_slicing
 )]
 
+mod domain_info;
 mod fixtures;
 mod frames;
 mod hostile;
@@ -13,7 +14,7 @@ mod layout;
 mod repairs;
 mod rows;
 // Not every type is sampled on its own.
-#[allow(dead_code, clippy::modulo_one)]
+#[allow(dead_code, clippy::modulo_one, clippy::match_like_matches_macro)]
 mod samples;
 mod schema;
 mod transfer;

@@ -1,5 +1,6 @@
 //! Rows: the check against their schema, and that values stay what they are.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -141,7 +142,7 @@ fn rows_and_keys_have_a_cell_for_each_field() {
     let good = vec![u8_cell(1)];
     for bad in [vec![], vec![u8_cell(1), u8_cell(1)]] {
         assert!(refusal(&schema(&one), None, &[good.clone(), bad.clone()]).contains("a row has"));
-        assert!(refusal(&both, Some(&bad), &[good.clone()]).contains("the branch key has"));
+        assert!(refusal(&both, Some(&bad), from_ref(&good)).contains("the branch key has"));
     }
     assert!(check(&both, Some(&key), &[good.clone(), good]).is_ok());
 }
@@ -152,7 +153,7 @@ fn exactly_sensitive_fields_are_redacted() {
     let plain = [field("a", scalar(ScalarType::U8))];
     let hidden = [nullable(sensitive(field("a", scalar(ScalarType::U8))))];
     let redacted = vec![CellValue::RedactedCell];
-    let rows = check(&schema(&hidden), None, &[redacted.clone()]).unwrap();
+    let rows = check(&schema(&hidden), None, from_ref(&redacted)).unwrap();
     assert_eq!(rows.cell(Part::Rows, 0, 0), Some(CellRef::Redacted));
     assert!(refusal(
         &schema(&hidden),
@@ -161,7 +162,7 @@ fn exactly_sensitive_fields_are_redacted() {
     )
     .contains("not redacted"));
     assert!(refusal(&schema(&hidden), None, &[vec![CellValue::NullCell]]).contains("not redacted"));
-    assert!(refusal(&schema(&plain), None, &[redacted.clone()]).contains("not sensitive"));
+    assert!(refusal(&schema(&plain), None, from_ref(&redacted)).contains("not sensitive"));
 
     let key = branched(&[], &hidden);
     assert!(check(&key, Some(&redacted), &[vec![]]).is_ok());
@@ -179,7 +180,7 @@ fn only_nullable_fields_are_null() {
     let rows = check(&schema(&optional), None, &[null.clone(), vec![u8_cell(0)]]).unwrap();
     assert_eq!(rows.cell(Part::Rows, 0, 0), Some(CellRef::Null));
     assert_eq!(rows.cell(Part::Rows, 1, 0), Some(CellRef::U8(0)));
-    assert!(refusal(&schema(&required), None, &[null.clone()]).contains("not nullable"));
+    assert!(refusal(&schema(&required), None, from_ref(&null)).contains("not nullable"));
     assert!(check(&branched(&[], &optional), Some(&null), &[vec![]]).is_ok());
     assert!(refusal(&branched(&[], &required), Some(&null), &[vec![]]).contains("not nullable"));
 }
@@ -495,7 +496,7 @@ fn value_of(field_type: &FieldType, next: &mut impl FnMut() -> u64) -> CellValue
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 fn scalar_of(scalar: ScalarType, bits: u64) -> CellValue {
     // Small numbers, and zero above all, are left out or shared by encoders: make them common.
-    let bits = if bits % 5 == 0 { 0 } else { bits };
+    let bits = if bits.is_multiple_of(5) { 0 } else { bits };
     match scalar {
         ScalarType::U8 => u8_cell(bits as u8),
         ScalarType::I8 => CellValue::I8Cell(I8Cell { value: bits as i8 }),
@@ -530,7 +531,7 @@ fn cells_of(fields: &[RowField], next: &mut impl FnMut() -> u64) -> Vec<CellValu
         .map(|field| {
             if field.sensitive {
                 CellValue::RedactedCell
-            } else if field.nullable && next() % 3 == 0 {
+            } else if field.nullable && next().is_multiple_of(3) {
                 CellValue::NullCell
             } else {
                 value_of(&field.field_type, next)

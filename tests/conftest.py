@@ -1,0 +1,53 @@
+"""Fixtures that every part of the suite shares."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """A library of the interface without a server behind it, compiled."""
+    compiler = shutil.which("cc")
+    assert compiler is not None, "the tests need a C compiler"
+    path = tmp_path_factory.mktemp("fake") / "libfake.so"
+    source = root / "tests" / "api" / "fake_library.c"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{root / 'include'}", "-o", path, source, "-lpthread"],
+        check=True,
+    )
+    return path
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script in a fresh interpreter, warnings being errors, and returns what it printed and its status."""
+
+    def run(script: str, *, timeout: float = 60.0, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "script.py"
+        path.write_text(script, encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, "-W", "error", str(path)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            capture_output=True,
+            encoding="utf-8",
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
