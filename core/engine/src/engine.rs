@@ -968,9 +968,26 @@ impl Engine {
         let Some(exchange) = self.exchanges.get_mut(&conn) else {
             return Ok(());
         };
+        let id = reply.request_id;
         let Some((asked, body)) = exchange.answered(reply)? else {
             return Ok(());
         };
+        // Until it was acted on it is in flight, so that a violation finds who waits for it.
+        self.act_on(now, conn, asked, body)?;
+        if let Some(exchange) = self.exchanges.get_mut(&conn) {
+            exchange.completed(id);
+        }
+        self.close_if_idle(conn);
+        Ok(())
+    }
+
+    fn act_on(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        asked: Asked,
+        body: ReplyBody,
+    ) -> Result<(), Violation> {
         match (asked, body) {
             (Asked::Command(execution), body) => self.command_reply(now, conn, execution, body)?,
             (Asked::Domains(execution), ReplyBody::DomainList(list)) => {
@@ -1150,7 +1167,6 @@ impl Engine {
         {
             self.forget_if_released(execution);
         }
-        self.close_if_idle(conn);
         Ok(())
     }
 
