@@ -47,6 +47,8 @@ pub struct Engine {
     /// The selected domain (L-1).
     domain: Option<String>,
     outputs: VecDeque<Output>,
+    /// When everything that could go on last did.
+    driven: u64,
 
     exchanges: BTreeMap<ConnId, Exchange>,
     /// The exchange that takes new requests; the others only finish theirs.
@@ -137,6 +139,7 @@ impl Engine {
             domain: config.domain.clone(),
             config,
             outputs: VecDeque::new(),
+            driven: 0,
             exchanges: BTreeMap::new(),
             current: None,
             attempt: None,
@@ -361,7 +364,8 @@ impl Engine {
             None if self.attempt.is_none() && self.wants_session() => due.push(self.reconnect_at),
             None => {}
         }
-        due.into_iter().min()
+        // What is due and was not done waits for something else than time.
+        due.into_iter().filter(|due| *due > self.driven).min()
     }
 
     /// The next thing for the runner to do. Take all of them after every other call.
@@ -1336,6 +1340,7 @@ impl Engine {
 
     /// Lets everything go on that can.
     fn drive(&mut self, now: Now) {
+        self.driven = now.mono;
         if self.over.is_some() {
             self.fail_what_waits();
             return;
