@@ -249,7 +249,7 @@ def test_rows_published_while_the_session_is_lost_are_not_delivered_later(
     ("statements", "reason"),
     [
         (["DROP RELAY readings;"], EndReason.RELAY_REMOVED),
-        (["ALTER RELAY readings SET CAPACITY 32;"], EndReason.RELAY_CHANGED),
+        (["CREATE SCHEMA other (id U32);", "ALTER RELAY readings SET SCHEMA other;"], EndReason.RELAY_CHANGED),
     ],
 )
 def test_an_ended_generation_is_over(
@@ -336,7 +336,7 @@ def account(subscription: nervix_ffi.Subscription, total: int) -> tuple[list[int
 
 @pytest.mark.rule("C-7", "S-8", "B-7")
 def test_a_subscription_that_is_not_read_overflows_alone(node: LoopbackNode, session: nervix_ffi.Session) -> None:
-    session.execute("CREATE SUBSCRIPTION idle TO readings;", timeout=PATIENCE)
+    session.execute("CREATE SUBSCRIPTION idle TO readings BLOCKING;", timeout=PATIENCE)
     session.execute("CREATE SUBSCRIPTION small TO sites;", timeout=PATIENCE)
     node.control("flood", domain=DOMAIN, relay="readings", rows=[reading(1)], times=1000)
     # The reader never waited: the node got rid of every frame, and is told that this subscription takes no more.
@@ -354,7 +354,7 @@ def test_a_subscription_that_is_not_read_overflows_alone(node: LoopbackNode, ses
 def test_a_subscription_that_overflowed_is_opened_again_on_the_next_session(
     node: LoopbackNode, session: nervix_ffi.Session
 ) -> None:
-    subscription = session.subscribe("readings", name="idle")
+    subscription = session.subscribe("readings", name="idle", delivery="BLOCKING")
     node.control("flood", domain=DOMAIN, relay="readings", rows=[reading(1)], times=1000)
     wait(node, frames={"in": {"UnsubscribeRequest": 1}}, subscriptions={"exactly": 0})
     assert isinstance(next_event(subscription), nervix_ffi.Overflow)

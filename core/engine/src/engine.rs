@@ -54,6 +54,8 @@ pub struct Engine {
     /// The selected domain (L-1).
     domain: Option<String>,
     outputs: VecDeque<Output>,
+    /// When everything that could go on last did.
+    driven: u64,
 
     exchanges: BTreeMap<ConnId, Exchange>,
     /// The exchange that takes new requests; the others only finish theirs.
@@ -147,6 +149,7 @@ impl Engine {
             domain: config.domain.clone(),
             config,
             outputs: VecDeque::new(),
+            driven: 0,
             exchanges: BTreeMap::new(),
             current: None,
             attempt: None,
@@ -399,7 +402,8 @@ impl Engine {
         } else if self.attempt.is_none() && self.wants_session() {
             due.push(self.reconnect_at);
         }
-        due.into_iter().min()
+        // What is due and was not done waits for something else than time.
+        due.into_iter().filter(|due| *due > self.driven).min()
     }
 
     /// The next thing for the runner to do. Take all of them after every other call.
@@ -1062,14 +1066,30 @@ impl Engine {
         let Some(exchange) = self.exchanges.get_mut(&conn) else {
             return Ok(());
         };
-        let wire = Wire {
-            conn,
-            id: reply.request_id,
-        };
+        let id = reply.request_id;
         let Some((asked, body)) = exchange.answered(reply)? else {
             return Ok(());
         };
         let execution = asked.execution();
+        // Until it was acted on it is in flight, so that a violation finds who waits for it.
+        self.act_on(now, Wire { conn, id }, asked, body)?;
+        if let Some(exchange) = self.exchanges.get_mut(&conn) {
+            exchange.completed(id);
+        }
+        if let Some(execution) = execution {
+            self.forget_if_released(execution);
+        }
+        Ok(())
+    }
+
+    fn act_on(
+        &mut self,
+        now: Now,
+        wire: Wire,
+        asked: Asked,
+        body: ReplyBody,
+    ) -> Result<(), Violation> {
+        let conn = wire.conn;
         match (asked, body) {
             (Asked::Command(execution), body) => self.command_reply(now, conn, execution, body)?,
             (Asked::Domains(execution), ReplyBody::DomainList(list)) => {
@@ -1320,9 +1340,6 @@ impl Engine {
             }
             (asked, body) => self.endpoint_reply(now, wire, asked, body)?,
         }
-        if let Some(execution) = execution {
-            self.forget_if_released(execution);
-        }
         Ok(())
     }
 
@@ -1514,6 +1531,7 @@ impl Engine {
 
     /// Lets everything go on that can.
     fn drive(&mut self, now: Now) {
+        self.driven = now.mono;
         if self.over.is_some() {
             self.fail_what_waits();
             return;

@@ -84,6 +84,8 @@ pub(crate) struct Exchange {
     /// When a frame last arrived.
     pub(crate) heard: u64,
     last_id: u64,
+    /// Another exchange took over, and some requests were given up.
+    left: bool,
     pending: BTreeMap<u64, Pending>,
 }
 
@@ -103,6 +105,7 @@ impl Exchange {
             origin,
             heard: now,
             last_id: 0,
+            left: false,
             pending: BTreeMap::new(),
         }
     }
@@ -146,14 +149,22 @@ impl Exchange {
             < IN_FLIGHT
     }
 
-    /// Takes a reply to a request in flight. None while parts are missing, and for a reply nobody waits for (C-3).
+    /// Reads a reply to a request in flight, which stays in flight until [`Exchange::completed`]. None while parts are missing,
+    /// and for a reply nobody waits for (C-3).
     pub(crate) fn answered(
         &mut self,
         reply: Reply,
     ) -> Result<Option<(Asked, ReplyBody)>, Violation> {
         let id = reply.request_id;
         let Some(pending) = self.pending.get_mut(&id) else {
-            return Ok(None);
+            // A reply may have been given up; parts are never begun under an identity that nothing has.
+            return match reply.body {
+                ReplyBody::TransferPart(_) if !self.left => Err(Violation::new(
+                    "F-7",
+                    "a part of a reply to no request in flight",
+                )),
+                _ => Ok(None),
+            };
         };
         let body = match reply.body {
             ReplyBody::TransferPart(part) => {
@@ -174,10 +185,12 @@ impl Exchange {
             }
             body => body,
         };
-        Ok(self
-            .pending
-            .remove(&id)
-            .map(|pending| (pending.asked, body)))
+        Ok(Some((pending.asked.clone(), body)))
+    }
+
+    /// The reply was acted on: its request is over.
+    pub(crate) fn completed(&mut self, id: u64) {
+        self.pending.remove(&id);
     }
 
     pub(crate) fn asks(&self, wanted: &Asked) -> Option<u64> {
@@ -206,6 +219,7 @@ impl Exchange {
 
     /// Stops waiting for what another exchange does from now on.
     pub(crate) fn keep_only(&mut self, keep: impl Fn(&Asked) -> bool) {
+        self.left = true;
         self.pending.retain(|_, pending| keep(&pending.asked));
     }
 }

@@ -392,7 +392,8 @@ impl Subscriptions {
             if queued.sub == id && from_server {
                 self.uncount(&queued);
                 dropped = dropped.saturating_add(1);
-                place.get_or_insert(self.queue.len());
+                // Behind the gaps reported before it, ahead of what was reported since.
+                place = Some(self.queue.len());
             } else {
                 self.queue.push_back(queued);
             }

@@ -42,7 +42,6 @@ struct Flight {
 
 #[derive(Debug, Default)]
 struct Names {
-    last_generation: u64,
     held: HashMap<String, (SubscriptionId, u64)>,
 }
 
@@ -86,8 +85,8 @@ impl Session {
         if names.held.get(name).is_some_and(|(id, _)| live(*id)) {
             return None;
         }
-        names.last_generation = names.last_generation.saturating_add(1);
-        let generation = names.last_generation;
+        // Never used twice by the cluster, so a subscription that is opened again is told apart from the one that was lost.
+        let generation = id.0;
         names.held.insert(name.to_owned(), (id, generation));
         Some(generation)
     }
