@@ -77,6 +77,15 @@ nx_error *nxx_outcome_statement(const nx_outcome *outcome, size_t index, nx_disp
 nx_error *nxx_outcome_statement_diagnostic(const nx_outcome *outcome, size_t index, size_t diagnostic,
     const uint8_t **message, size_t *message_len, bool *has_span, uint32_t *start, uint32_t *end);
 
+/* A batch as one Arrow struct array: a record batch whose buffers are those of the delivery's stream where that is what they
+ * were read from. The host calls the release callbacks of both structures. */
+nx_error *nxx_batch_arrow(const nx_batch *batch, struct ArrowSchema *schema, struct ArrowArray *array);
+
+/* A batch of exactly the fields of a schema, from an Arrow struct array of the same types; nothing is converted. The structures
+ * are consumed, whether the call succeeds or not. INVALID_ARGUMENT names the first difference. */
+nx_error *nxx_batch_from_arrow(const nx_schema *schema, struct ArrowSchema *arrow_schema, struct ArrowArray *array,
+    nx_batch **out);
+
 #ifdef __cplusplus
 }
 #endif
