@@ -11,6 +11,7 @@ mod construct;
 mod delivery;
 mod describe;
 mod domain;
+mod endpoints;
 mod expr;
 mod failure;
 mod fields;
@@ -28,6 +29,7 @@ use nervix_wire::types::{
 };
 
 pub use delivery::{Delivery, Published};
+pub use endpoints::{ConsumerId, Effect, Opener, ProducerId, Tag};
 pub use failure::Failure;
 
 use crate::lang::ast::Statement;
