@@ -27,7 +27,7 @@ from nervix_ffi.errors import ClosedError, Error
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-__all__ = ["Handle", "blocking", "closed_error"]
+__all__ = ["Handle", "blocking", "closed_error", "process"]
 
 #: How long the interpreter's exit waits for calls in other threads to come back, in seconds.
 EXIT_GRACE = 1.0
@@ -35,6 +35,12 @@ EXIT_GRACE = 1.0
 _leaving = threading.Condition()
 _exiting = False
 _busy: set[Handle] = set()
+_process = os.getpid()
+
+
+def process() -> int:
+    """The identity of this process, without asking the system each time."""
+    return _process
 
 
 def closed_error(message: str) -> ClosedError:
@@ -94,7 +100,7 @@ class Handle:
         self.what = what
         self._pointer = pointer
         self._free = free
-        self._pid = os.getpid()
+        self._pid = _process
         self._lock = threading.RLock()
         self._open = True
         self._inside = 0
@@ -103,10 +109,10 @@ class Handle:
     @property
     def closed(self) -> bool:
         """Whether it can be used no longer."""
-        return not self._open or self._pid != os.getpid()
+        return not self._open or self._pid != _process
 
     def __enter__(self) -> CData:
-        if self._pid != os.getpid():
+        if self._pid != _process:
             raise ClosedError(
                 f"the {self.what} belongs to the process that this one was forked from; open one of your own after the fork"
             )
@@ -117,7 +123,7 @@ class Handle:
             return self._pointer
 
     def __exit__(self, *_: object) -> None:
-        if self._pid != os.getpid():
+        if self._pid != _process:
             return
         with self._lock:
             self._inside -= 1
@@ -131,7 +137,7 @@ class Handle:
 
     def close(self) -> None:
         """Closes it: calls that wait in it are cancelled, and the last one to leave frees it. Never waits; any thread."""
-        if self._pid != os.getpid():
+        if self._pid != _process:
             return
         with self._lock:
             self._open = False
@@ -167,8 +173,8 @@ class Handle:
 
 
 def _reset() -> None:
-    global _leaving, _busy
-    _leaving, _busy = threading.Condition(), set()
+    global _leaving, _busy, _process
+    _leaving, _busy, _process = threading.Condition(), set(), os.getpid()
 
 
 os.register_at_fork(after_in_child=_reset)

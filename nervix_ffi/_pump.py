@@ -61,7 +61,7 @@ class Channel:
         """Keeps an event, or counts it as lost."""
         size = 0
         if isinstance(event, Rows):
-            size = len(event.frame)
+            size = event._frame_size()
             if self._queue and (len(self._queue) >= LIMIT_EVENTS or self._bytes + size > LIMIT_BYTES):
                 event.release()
                 self._lose(event, len(event))

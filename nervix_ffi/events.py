@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from nervix_ffi._handle import Handle
+from nervix_ffi._handle import Handle, process
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
 from nervix_ffi.column import Column, read_column, read_lists
@@ -251,6 +250,12 @@ class Rows(Event):
         with self._handle as event:
             return _arrow.capsules(event, Part.ROWS)
 
+    def _frame_size(self) -> int:
+        pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+        with self._handle as event:
+            check(lib.nx_event_frame(event, pointer, length))
+        return int(length[0])
+
     def _cells(self, part: Part) -> int:
         return 1 if part == Part.BRANCH_KEY else self._count
 
@@ -341,7 +346,7 @@ class SchemaCache:
 def _view(event: CData, pointer: CData, length: int) -> memoryview:
     """A read-only view of borrowed bytes that holds a reference of its own to the event (B-3)."""
     retained = lib.nx_event_retain(event)
-    owner, release, current = os.getpid(), lib.nx_event_release, os.getpid
+    owner, release, current = process(), lib.nx_event_release, process
 
     def drop(_: CData) -> None:
         if current() == owner:

@@ -51,3 +51,28 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def plain_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that is loaded, behind one that has its interface and none of its extensions."""
+    import build_ffi
+    import nervix_ffi
+
+    lines = ['#include "nervix_client.h"', "#include <dlfcn.h>", "#include <stdlib.h>", "static void *library;"]
+    lines.append("__attribute__((constructor)) static void open_library(void) {")
+    lines.append(f'  library = dlopen("{nervix_ffi.library().path}", RTLD_NOW | RTLD_LOCAL);')
+    lines.append("  if (library == NULL) abort();\n}")
+    for function in build_ffi.read_headers().functions.values():
+        if function.name.startswith(build_ffi.REQUIRED_PREFIX):
+            names = ", ".join(parameter.replace("*", " ").split()[-1] for parameter in function.parameters)
+            returned = "" if function.returns == "void" else "return "
+            lines.append(f"{function.prototype[:-1]} {{")
+            lines.append(f"  static __typeof__({function.name}) *to;")
+            lines.append(f'  if (to == NULL) to = (__typeof__(to))dlsym(library, "{function.name}");')
+            lines.append(f"  {returned}to({names});\n}}")
+    folder = tmp_path_factory.mktemp("plain")
+    source, path = folder / "plain.c", folder / "libplain.so"
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", f"-I{ROOT / 'include'}", "-o", path, source, "-ldl"], check=True)
+    return path

@@ -296,8 +296,8 @@ def interrupted(begun, call):
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=send)
-    thread.start()
     try:
+        thread.start()
         call()
     except KeyboardInterrupt:
         took = time.monotonic() - sent[0]

@@ -6,13 +6,14 @@ encoder or decoder shows here.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 SCHEMA = Path(__file__).resolve().parents[2] / "core" / "wire" / "schema"
@@ -26,21 +27,27 @@ def flatc() -> str:
     return found
 
 
+_module: list[ModuleType] = []
+
+
 def generate(folder: Path) -> None:
-    """Generate the classes into `folder` and make them importable."""
+    """Generate the classes into one file in `folder`, and load it."""
     everything = folder / "everything.fbs"
     includes = "".join(f'include "{path.name}";\n' for path in sorted(SCHEMA.glob("*.fbs")))
     everything.write_text(f"{includes}namespace nervix.session;\n", encoding="utf-8")
-    out = folder / "classes"
-    subprocess.run([flatc(), "--python", "--gen-all", "-I", os.fspath(SCHEMA), "-o", os.fspath(out), os.fspath(everything)], check=True)
-    # Top-level modules, and not a package called nervix: nothing else may be shadowed.
-    sys.path.insert(0, os.fspath(out))
-    importlib.invalidate_caches()
+    options = ["--python", "--gen-all", "--gen-onefile", "-I", os.fspath(SCHEMA), "-o", os.fspath(folder)]
+    subprocess.run([flatc(), *options, os.fspath(everything)], check=True)
+    spec = importlib.util.spec_from_file_location("generated_by_flatc", folder / "everything_generated.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    _module[:] = [module]
 
 
 def class_of(name: str) -> Any:
     """A generated class."""
-    return getattr(importlib.import_module(f"nervix.session.{name}"), name)
+    return getattr(_module[0], name)
 
 
 def root(frame: bytes, name: str, identifier: bytes) -> Any:

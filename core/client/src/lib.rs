@@ -13,4 +13,4 @@ mod stream;
 mod transport;
 
 pub use cancel::Cancel;
-pub use session::{Credentials, Execution, Options, Session};
+pub use session::{start, Credentials, Execution, Options, Session};

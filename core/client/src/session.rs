@@ -62,6 +62,16 @@ impl Default for Options {
     }
 }
 
+/// Starts the threads that all sessions of the process share, which the first connect does otherwise. They are threads of the
+/// caller, as far as what they inherit goes.
+pub fn start() -> Result<(), Error> {
+    shared_runtime().map(|_| ())
+}
+
+fn shared_runtime() -> Result<&'static Handle, Error> {
+    runtime::handle().map_err(|why| Error::new(ErrorKind::Connect, why))
+}
+
 /// A prepared command of one session.
 #[derive(Debug)]
 pub struct Execution {
@@ -130,7 +140,7 @@ impl Session {
         options: &Options,
     ) -> Result<Arc<Inner>, Error> {
         let authorization = credentials.map(authorization).transpose()?;
-        let runtime = runtime::handle().map_err(|why| Error::new(ErrorKind::Connect, why))?;
+        let runtime = shared_runtime()?;
         let mut seeds = vec![server.clone()];
         seeds.extend(options.seeds.iter().cloned());
         let config = Config {

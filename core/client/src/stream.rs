@@ -26,6 +26,7 @@ const PATH: &str = "/nervix.session.Session/Exchange";
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 const HTTP_FRAME: u32 = 256 << 10;
+const HEADERS: u32 = 64 << 10;
 
 /// How long a reset may take to leave before the socket is closed all the same.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -97,6 +98,7 @@ async fn open(origin: &Origin, authorization: Option<HeaderValue>) -> Result<Ope
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(HTTP_FRAME)
+        .max_header_list_size(HEADERS)
         .enable_push(false)
         .handshake::<_, Message>(stream)
         .await

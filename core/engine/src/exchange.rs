@@ -185,7 +185,7 @@ impl Exchange {
             }
             body => body,
         };
-        Ok(Some((pending.asked.clone(), body)))
+        Ok(Some((pending.asked, body)))
     }
 
     /// The reply was acted on: its request is over.

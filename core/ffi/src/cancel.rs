@@ -8,7 +8,7 @@ use nervix_client::Cancel;
 
 use crate::arguments::{contained, free, guarded, Place};
 use crate::errors::ErrorObject;
-use crate::fork;
+use crate::process;
 
 /// nx_cancel.
 pub struct CancelObject {
@@ -27,7 +27,7 @@ pub(crate) unsafe fn token(handle: *const CancelObject) -> Option<Cancel> {
 #[no_mangle]
 pub extern "C" fn nx_cancel_new() -> *mut CancelObject {
     contained(std::ptr::null_mut(), || {
-        fork::watch();
+        process::watch();
         Box::into_raw(Box::new(CancelObject {
             cancel: Cancel::new(),
         }))
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn nx_cancel_with_deadline(
 ) -> *mut ErrorObject {
     guarded(|| {
         let out = Place::new("out", out)?;
-        fork::watch();
+        process::watch();
         let object = CancelObject {
             cancel: Cancel::with_deadline(Duration::from_millis(deadline_millis)),
         };

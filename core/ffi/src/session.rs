@@ -12,9 +12,9 @@ use crate::arguments::{
 use crate::cancel::{token, CancelObject};
 use crate::errors::ErrorObject;
 use crate::event::EventObject;
-use crate::fork;
 use crate::options::OptionsObject;
 use crate::outcome::OutcomeObject;
+use crate::process;
 use crate::suggestions::SuggestionsObject;
 
 /// nx_session.
@@ -139,7 +139,8 @@ impl Opening<'_> {
         };
         // SAFETY: the caller's promise.
         let cancel = unsafe { token(cancel) };
-        fork::watch();
+        process::watch();
+        process::start()?;
         let session = Session::connect(
             &server,
             self.domain,

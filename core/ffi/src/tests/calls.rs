@@ -273,3 +273,46 @@ fn options_are_checked_as_they_are_set() {
         nxx_connect_options_free(options);
     }
 }
+
+#[test]
+fn the_librarys_threads_take_no_signals() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let mut cancel = null_mut();
+    // SAFETY: the token and the options are freed once.
+    unsafe {
+        assert_eq!(kind(nx_cancel_with_deadline(1, &mut cancel)), 0);
+        let options = nxx_connect_options_new();
+        connect_with(Some(server.as_bytes()), None, None, None, options, cancel);
+        nxx_connect_options_free(options);
+        nx_cancel_free(cancel);
+    }
+    let mut found = 0;
+    for task in std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let Ok(status) = std::fs::read_to_string(task.path().join("status")) else {
+            continue;
+        };
+        if status.starts_with("Name:\tnervix-client") {
+            found += 1;
+            let blocked = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigBlk:\t"))
+                .unwrap();
+            let blocked = u64::from_str_radix(blocked, 16).unwrap();
+            for signal in [
+                libc::SIGINT,
+                libc::SIGTERM,
+                libc::SIGCHLD,
+                libc::SIGPIPE,
+                libc::SIGALRM,
+            ] {
+                assert_ne!(blocked & (1 << (signal - 1)), 0, "{status}");
+            }
+        }
+    }
+    assert!(cfg!(not(target_os = "linux")) || found >= 1, "{found}");
+}

@@ -1,0 +1,30 @@
+"""Prints what the benchmarks are about: ratios between the package and its yardsticks."""
+
+from __future__ import annotations
+
+import pytest
+
+#: Means in seconds by what was measured.
+MEANS: dict[str, float] = {}
+#: Rows that one measurement of a name read.
+ROWS: dict[str, int] = {}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line a ratio."""
+    if not MEANS:
+        return
+    terminalreporter.section("ratios")
+    for name in sorted(ROWS):
+        ours = MEANS.get(f"{name}: to_arrow")
+        if ours is None:
+            continue
+        terminalreporter.write_line(f"{name} rows to Arrow: {ROWS[name] / ours:,.0f} rows/s")
+        for other, what in (("ctypes", "read column by column with ctypes"), ("ctypes to Arrow", "the same, then made Arrow")):
+            if theirs := MEANS.get(f"{name}: {other}"):
+                terminalreporter.write_line(f"  {what}: {ROWS[name] / theirs:,.0f} rows/s, ratio {theirs / ours:.2f}")
+    command, echo = MEANS.get("command"), MEANS.get("echo")
+    if command and echo:
+        terminalreporter.write_line(
+            f"a command's round trip: {command * 1e6:,.0f} us; a grpcio unary echo: {echo * 1e6:,.0f} us, ratio {command / echo:.2f}"
+        )

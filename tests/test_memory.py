@@ -1,0 +1,98 @@
+"""Events that were read and dropped leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+from nervix_ffi import Rows
+from nervix_ffi.testing import LoopbackNode
+
+from .support import DOMAIN, GRAPH, PATIENCE, connect, reading
+
+EVENTS = 100_000
+WARM = 1_000
+#: Events published before they are read: fewer than the session keeps for one subscription (128).
+ROUND = 100
+
+#: What may be left over: pages that the allocators of Python, the library and libc keep for themselves. A leak of one small
+#: object an event would be more.
+SLACK = 2 << 20
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.rule("B-2", "B-3", "S-8")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory in use from /proc")
+def test_a_hundred_thousand_events_leave_no_memory_behind() -> None:
+    rows = [reading(number, "x" * 20) for number in range(4)]
+    with LoopbackNode(load=GRAPH) as node, connect(node) as session:
+        with session.subscribe("readings", delivery="BLOCKING") as subscription:
+
+            def read(count: int) -> None:
+                for _ in range(count // ROUND):
+                    node.control("flood", domain=DOMAIN, relay="readings", rows=rows, times=ROUND)
+                    for _ in range(ROUND):
+                        event = subscription.next(timeout=PATIENCE)
+                        assert isinstance(event, Rows), event
+                        use(event)
+
+            read(WARM)
+            gc.collect()
+            before = resident()
+            read(EVENTS - WARM)
+            gc.collect()
+            after = resident()
+    print(f"{before >> 10} KiB after {WARM} events, {after >> 10} KiB after {EVENTS}")
+    assert after - before < SLACK
+
+
+def use(event: Rows) -> None:
+    """Read an event in one of the ways there are, and let go of it by leaving, or by release."""
+    turn = use.__dict__["turn"] = use.__dict__.get("turn", 0) + 1
+    if turn % 8 == 0:
+        assert event.to_arrow().num_rows == 4
+    elif turn % 8 == 1:
+        assert len(event.rows()) == 4
+    elif turn % 8 == 2:
+        assert event.column("note").to_list() == ["x" * 20] * 4
+    elif turn % 8 == 3:
+        assert event.frame[4:8] == b"NXSM"
+    if turn % 2:
+        event.release()
+
+
+def test_objects_are_freed_in_every_order() -> None:
+    """Session, execution, subscription, event, views, column and batch, let go front to back and back to front."""
+    with LoopbackNode(load=GRAPH) as node:
+        for backwards in (False, True):
+            session = connect(node)
+            execution = session.prepare("SHOW CLUSTER STATUS;")
+            subscription = session.subscribe("readings")
+            node.control("publish", domain=DOMAIN, relay="readings", rows=[reading(1, "note")])
+            event = subscription.next(timeout=PATIENCE)
+            assert isinstance(event, Rows)
+            view, cell, column, batch = event.frame, event.cell(0, "note"), event.column("id"), event.to_arrow()
+            held = [session, execution, subscription, event, view, cell, column, batch]
+            del session, execution, subscription, event, view, cell, column, batch
+            if backwards:
+                held.reverse()
+            while held:
+                held.pop(0)
+                gc.collect()
+                check(held)
+
+
+def check(held: list[object]) -> None:
+    """What is still held reads as it did."""
+    for one in held:
+        if isinstance(one, memoryview):
+            assert bytes(one) == b"note" or one[4:8] == b"NXSM"
+        elif isinstance(one, Rows):
+            assert one.rows()[0]["note"] == "note"
