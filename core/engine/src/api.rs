@@ -11,6 +11,7 @@ use nervix_wire::types::{
     BackupArchiveSummary, Diagnostic, DomainClockAttachmentEndReason, DomainClockObservation,
     EmitterSettlement, OutcomeOrigin, ProcessingFailure, RestoreReport, RowSchema,
     RowsSkippedCause, SubmissionRefusal, SubscriptionEndReason, SuggestOutcome,
+    TransactionOperationAdmission, TransactionStatus,
 };
 use nervix_wire::{CheckedRows, Frame};
 
@@ -252,6 +253,10 @@ pub struct Outcome {
     pub subscription: Option<OpenedSubscription>,
     pub backup: Option<BackupArchiveSummary>,
     pub restore: Option<RestoreReport>,
+    /// The transaction that the session holds, as this outcome reports it.
+    pub transaction: Option<TransactionStatus>,
+    /// What an append was admitted as.
+    pub admission: Option<TransactionOperationAdmission>,
 }
 
 /// What became of one statement of a request of several.

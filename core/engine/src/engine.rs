@@ -28,10 +28,11 @@ use crate::origin::Origin;
 use crate::projection::DomainClock;
 use crate::reach::{Backoff, Jitter, Reach, BACKGROUND, RETRY};
 use crate::reference::uuid_v7;
-use crate::statement::Route;
+use crate::statement::{route, Act, Route};
 use crate::subscriptions::{Limits, Place, SubId, Subscriptions};
 
 mod endpoints;
+mod transactions;
 
 use endpoints::{Endpoints, Wire};
 
@@ -80,6 +81,7 @@ pub struct Engine {
     clock_readers: VecDeque<CallId>,
     clocks: Clocks,
     endpoints: Endpoints,
+    transaction: Option<transactions::Held>,
 }
 
 /// Why a session cannot come back.
@@ -168,6 +170,7 @@ impl Engine {
             clock_readers: VecDeque::new(),
             clocks: Clocks::default(),
             endpoints: Endpoints::default(),
+            transaction: None,
         }
     }
 
@@ -399,6 +402,7 @@ impl Engine {
         if self.current.is_some() {
             due.extend(self.subs.next_due());
             due.extend(self.clocks.next_due());
+            due.extend(self.next_attach());
         } else if self.attempt.is_none() && self.wants_session() {
             due.push(self.reconnect_at);
         }
@@ -676,6 +680,7 @@ impl Engine {
 
     /// An exchange that another one took over from finishes what it was asked and ends.
     fn retire(&mut self, conn: ConnId) {
+        self.transaction_detached(conn);
         self.subs.exchange_lost("the session moved to the leader");
         let asked: Vec<Asked> = self
             .exchanges
@@ -698,6 +703,7 @@ impl Engine {
                         | Asked::Unsubscribe(..)
                         | Asked::Reopen(_)
                         | Asked::Drop(_)
+                        | Asked::AttachTransaction
                 )
             });
         }
@@ -788,10 +794,15 @@ impl Engine {
                 Asked::DetachClock(execution) => {
                     self.clock_detached(execution, "the attachment ended with its session")
                 }
-                Asked::Reopen(_) | Asked::Drop(_) | Asked::Cancel | Asked::Probe => {}
+                Asked::Reopen(_)
+                | Asked::Drop(_)
+                | Asked::Cancel
+                | Asked::Probe
+                | Asked::AttachTransaction => {}
                 asked => self.endpoint_unanswered(now, asked, kind, &text),
             }
         }
+        self.transaction_detached(conn);
         self.clocks.exchange_lost(conn);
         self.endpoints_lost(now, conn, &text);
         if self.current == Some(conn) {
@@ -1338,6 +1349,7 @@ impl Engine {
                 self.clocks
                     .reattach_refused(&domain, now.mono, &mut self.jitter);
             }
+            (Asked::AttachTransaction, body) => self.attach_reply(now, conn, body)?,
             (asked, body) => self.endpoint_reply(now, wire, asked, body)?,
         }
         Ok(())
@@ -1385,7 +1397,32 @@ impl Engine {
 
     /// Acts on a disposition (E-6).
     fn disposed(&mut self, now: Now, conn: ConnId, execution: ExecutionId, reply: CommandOutcome) {
+        let act = match self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.route.as_ref())
+        {
+            Some(Route::Command(act)) => *act,
+            _ => Act::Change,
+        };
+        let completed = matches!(reply.disposition, CommandDisposition::CommandCompleted(_));
+        self.transaction_outcome(conn, execution, act, &reply, completed);
         match &reply.disposition {
+            // It is attached again, and the command repeated under its reference and position.
+            CommandDisposition::TransactionDetached(detached)
+                if self.detached_by_server(now, &detached.transaction_id) =>
+            {
+                let text = "the transaction is not attached to this session".to_owned();
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    held.cause = Some((ErrorKind::Transport, text));
+                }
+            }
+            // Whoever took it over has it; it is never taken back by itself.
+            CommandDisposition::TransactionTakenOver(taken) => {
+                let id = taken.transaction_id.clone();
+                self.lose_transaction(&id, "another session took it over");
+                self.settle(execution, of_command(reply));
+            }
             CommandDisposition::LeaderRedirect(redirect) => {
                 if let Some(held) = self.executions.get_mut(&execution) {
                     held.cause = Some((
@@ -1537,8 +1574,9 @@ impl Engine {
             return;
         }
         self.expire(now);
-        self.restore(now);
-        self.open_endpoints(now);
+        if self.restore(now) && self.open_endpoints(now) {
+            self.attach_transaction(now);
+        }
         while self.step(now) {}
         self.send_suggests(now);
         self.drive_endpoints(now);
@@ -1653,8 +1691,13 @@ impl Engine {
     }
 
     /// Opens kept subscriptions again, and deletes those whose reader was too slow, ahead of any command (D-5).
-    fn restore(&mut self, now: Now) {
-        let Some(conn) = self.current else { return };
+    fn restore(&mut self, now: Now) -> bool {
+        let Some(conn) = self.current else {
+            return false;
+        };
+        if self.forbids_restoring(conn) {
+            return true;
+        }
         for domain in self.clocks.due(now.mono, conn) {
             let request = AttachDomainClockRequest {
                 domain: domain.to_string(),
@@ -1664,7 +1707,7 @@ impl Engine {
                 .send(now, conn, Asked::Reattach(Arc::clone(&domain)), request)
                 .is_err()
             {
-                return;
+                return false;
             }
             self.clocks.attaching(&domain, conn);
         }
@@ -1678,7 +1721,7 @@ impl Engine {
                 subscription_type: SubscriptionType::Row,
             });
             if self.send(now, conn, Asked::Reopen(sub), request).is_err() {
-                return;
+                return false;
             }
             self.subs.move_to(sub, Place::Reopening);
         }
@@ -1690,10 +1733,11 @@ impl Engine {
                 subscription: held.name.to_string(),
             });
             if self.send(now, conn, Asked::Drop(sub), request).is_err() {
-                return;
+                return false;
             }
             self.subs.move_to(sub, Place::Overflowed { asked: true });
         }
+        true
     }
 
     /// Takes the command at work one step further; true when the next one may go on.
@@ -1722,7 +1766,55 @@ impl Engine {
             held.domain.clone(),
             Arc::clone(&held.query),
         );
-        let (asked, request) = match held.route.clone() {
+        let route = match &held.route {
+            Some(route) => route.clone(),
+            None => {
+                // What it belongs to is decided once: while the transaction is on its way back, that is not known.
+                if self.waits_for_attach(None) {
+                    return false;
+                }
+                let route = route(&query, self.holds_transaction());
+                if let (Some(lost), false) = (self.transaction_lost(), is_local(&route)) {
+                    match &route {
+                        Route::Command(Act::Begin) => self.leave_lost_transaction(),
+                        Route::Command(Act::Revert) => {
+                            self.leave_lost_transaction();
+                            self.settle(execution, local(Disposition::Failed, lost));
+                            return true;
+                        }
+                        _ => {
+                            self.settle(execution, local(Disposition::Failed, lost));
+                            return true;
+                        }
+                    }
+                }
+                let position = match &route {
+                    Route::Command(Act::Commit | Act::Revert | Act::Change) => {
+                        self.transaction_position()
+                    }
+                    _ => None,
+                };
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    held.route = Some(route.clone());
+                    if let Some((transaction, position, preview)) = position {
+                        held.transaction = Some(transaction);
+                        held.position = Some(position);
+                        if route == Route::Command(Act::Commit) && held.preview.is_none() {
+                            held.preview = preview;
+                        }
+                    }
+                }
+                route
+            }
+        };
+        let Some(held) = self.executions.get(&execution) else {
+            return false;
+        };
+        if held.transaction.is_some() && self.waits_for_attach(held.transaction.as_deref()) {
+            return false;
+        }
+        let (position, preview) = (held.position, held.preview.clone());
+        let (asked, request) = match route.clone() {
             Route::Refused {
                 message,
                 diagnostics,
@@ -1774,7 +1866,7 @@ impl Engine {
                     self.settle(execution, local(Disposition::Failed, message));
                     return true;
                 };
-                if held.route == Route::AttachClock {
+                if route == Route::AttachClock {
                     let request = AttachDomainClockRequest { domain };
                     (
                         Asked::AttachClock(execution),
@@ -1789,14 +1881,14 @@ impl Engine {
                 }
             }
             Route::ListDomains => (Asked::Domains(execution), ClientRequest::ListDomainsRequest),
-            Route::Command => (
+            Route::Command(_) => (
                 Asked::Command(execution),
                 ClientRequest::CommandRequest(CommandRequest {
                     query: query.to_string(),
                     domain,
                     execution_reference: reference.to_string(),
-                    expected_transaction_position: None,
-                    expected_preview: None,
+                    expected_transaction_position: position,
+                    expected_preview: preview,
                 }),
             ),
         };
@@ -1834,7 +1926,7 @@ impl Engine {
         // An opening of that name whose caller stopped waiting is answered first.
         let opening = |held: &Execution| {
             held.flight.is_some()
-                && matches!(&held.route, Route::Subscribe { name: other } if other == name)
+                && matches!(&held.route, Some(Route::Subscribe { name: other }) if other == name)
         };
         if self.executions.values().any(opening) {
             return Step::Wait;
@@ -1963,6 +2055,14 @@ enum Step {
     Wait,
     Settled,
     Send(SubId),
+}
+
+/// Whether a text is dealt with on this side of the wire, or touches no transaction.
+fn is_local(route: &Route) -> bool {
+    matches!(
+        route,
+        Route::Refused { .. } | Route::ListDomains | Route::Command(Act::Read)
+    )
 }
 
 fn is_busy(rejected: &RequestRejected) -> bool {

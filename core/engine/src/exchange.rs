@@ -34,6 +34,7 @@ pub(crate) enum Asked {
     DetachClock(ExecutionId),
     /// Attaches a followed clock again.
     Reattach(Arc<str>),
+    AttachTransaction,
     Open(CallId),
     /// Opens an endpoint again.
     Restore(EndpointId),
@@ -185,7 +186,7 @@ impl Exchange {
             }
             body => body,
         };
-        Ok(Some((pending.asked, body)))
+        Ok(Some((pending.asked.clone(), body)))
     }
 
     /// The reply was acted on: its request is over.

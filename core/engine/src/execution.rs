@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use nervix_wire::types::{
     CommandDisposition, CommandOutcome, DomainInfo, DomainPace, DomainStatus, StatementDisposition,
-    StatementOutcome,
+    StatementOutcome, TransactionPreviewIdentity,
 };
 
 use crate::api::{ConnId, Disposition, ErrorKind, Outcome, StatementReport};
-use crate::statement::{route, Route};
+use crate::statement::Route;
 
 /// One logical command.
 #[derive(Debug)]
@@ -19,7 +19,12 @@ pub(crate) struct Execution {
     pub(crate) query: Arc<str>,
     pub(crate) domain: Option<String>,
     pub(crate) reference: Arc<str>,
-    pub(crate) route: Route,
+    /// What it is sent as; decided when it is first executed, and the same ever after (E-2).
+    pub(crate) route: Option<Route>,
+    /// The transaction it belongs to.
+    pub(crate) transaction: Option<Arc<str>>,
+    pub(crate) position: Option<u64>,
+    pub(crate) preview: Option<TransactionPreviewIdentity>,
     /// It was written to some session, so it may have happened.
     pub(crate) written: bool,
     /// An attempt ended without an answer, so a later refusal says nothing about the first.
@@ -39,7 +44,10 @@ impl Execution {
             query: Arc::from(query),
             domain,
             reference,
-            route: route(query),
+            route: None,
+            transaction: None,
+            position: None,
+            preview: None,
             written: false,
             doubtful: false,
             flight: None,
@@ -64,6 +72,8 @@ pub(crate) fn outcome(disposition: Disposition, message: impl Into<String>) -> O
         subscription: None,
         backup: None,
         restore: None,
+        transaction: None,
+        admission: None,
     }
 }
 
@@ -100,6 +110,8 @@ pub(crate) fn of_command(reply: CommandOutcome) -> Outcome {
         already_existed,
         backup: reply.backup,
         restore: reply.restore,
+        transaction: reply.transaction,
+        admission: reply.transaction_admission,
         ..outcome(disposition, reply.message)
     }
 }

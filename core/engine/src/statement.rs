@@ -8,7 +8,7 @@ use nervix_wire::types::{Diagnostic, SourceSpan};
 /// What a client does with a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
-    Command,
+    Command(Act),
     Use {
         domain: String,
     },
@@ -27,6 +27,18 @@ pub(crate) enum Route {
         message: String,
         diagnostics: Vec<Diagnostic>,
     },
+}
+
+/// What a command does with the transaction that a session may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    Begin,
+    Commit,
+    Revert,
+    /// It changes nothing, and takes no position.
+    Read,
+    /// It is carried out at once, or appended to the transaction.
+    Change,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +109,7 @@ enum Special {
     DetachClock,
     /// A reading of transactions, which goes with no other statement.
     Transactions,
+    Transaction(Act),
     Unsupported(&'static str),
 }
 
@@ -120,9 +133,9 @@ fn special(words: &[Word<'_>]) -> Option<Special> {
         (&["UPLOAD", "RESOURCE"], Special::Unsupported("uploads")),
         (&["BACKUP"], Special::Unsupported("backups")),
         (&["RESTORE"], Special::Unsupported("restores")),
-        (&["BEGIN"], Special::Unsupported("transactions")),
-        (&["COMMIT"], Special::Unsupported("transactions")),
-        (&["REVERT"], Special::Unsupported("transactions")),
+        (&["BEGIN"], Special::Transaction(Act::Begin)),
+        (&["COMMIT"], Special::Transaction(Act::Commit)),
+        (&["REVERT"], Special::Transaction(Act::Revert)),
     ];
     table
         .iter()
@@ -199,15 +212,47 @@ fn nothing_after(words: &[Word<'_>], keywords: usize) -> Result<(), Route> {
     }
 }
 
-/// Decides what to do with a text outside a transaction.
-pub(crate) fn route(query: &str) -> Route {
+fn act(words: &[Word<'_>]) -> Act {
+    match special(words) {
+        Some(Special::Transaction(act)) => act,
+        _ if words.first().is_some_and(|word| {
+            ["SHOW", "DESCRIBE", "LOOKUP"]
+                .iter()
+                .any(|read| word.is(read))
+        }) =>
+        {
+            Act::Read
+        }
+        _ => Act::Change,
+    }
+}
+
+/// Decides what to do with a text (L-2), and what of it a session that holds a transaction may not send (L-3).
+pub(crate) fn route(query: &str, in_transaction: bool) -> Route {
     let all = statements(query);
     let words = match all.as_slice() {
         [] => return refused("the query holds no statement"),
         [words] => words,
         several => {
-            return if several.iter().any(|words| special(words).is_some()) {
+            let apart = |words: &Vec<Word<'_>>| {
+                special(words).is_some_and(|special| !matches!(special, Special::Transaction(_)))
+            };
+            return if several.iter().any(apart) {
                 refused("this statement is sent on its own: run it apart from the others")
+            } else if in_transaction
+                || several
+                    .first()
+                    .is_some_and(|words| act(words) == Act::Begin)
+            {
+                let ends = several
+                    .iter()
+                    .map(|words| act(words))
+                    .find(|act| matches!(act, Act::Commit | Act::Revert));
+                let begins = several
+                    .iter()
+                    .map(|words| act(words))
+                    .find(|act| *act == Act::Begin);
+                Route::Command(ends.or(begins).unwrap_or(Act::Change))
             } else {
                 refused(
                     "several statements run together only in a transaction: run them one by one",
@@ -215,8 +260,25 @@ pub(crate) fn route(query: &str) -> Route {
             };
         }
     };
+    let held = in_transaction
+        && matches!(
+            special(words),
+            Some(
+                Special::Use
+                    | Special::Subscribe
+                    | Special::Unsubscribe
+                    | Special::AttachClock
+                    | Special::DetachClock
+                    | Special::Unsupported("backups" | "restores")
+            )
+        );
+    if held {
+        return refused("this statement is not sent while the session holds a transaction: COMMIT or REVERT it first");
+    }
     let route = match special(words) {
-        None | Some(Special::Transactions) => Ok(Route::Command),
+        None | Some(Special::Transactions | Special::Transaction(_)) => {
+            Ok(Route::Command(act(words)))
+        }
         Some(Special::ListDomains) => nothing_after(words, 2).map(|()| Route::ListDomains),
         Some(Special::AttachClock) => nothing_after(words, 3).map(|()| Route::AttachClock),
         Some(Special::DetachClock) => nothing_after(words, 3).map(|()| Route::DetachClock),
@@ -249,11 +311,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn is_refused(query: &str) -> bool {
-        matches!(route(query), Route::Refused { .. })
+        matches!(route(query, false), Route::Refused { .. })
     }
 
     fn span(query: &str) -> (u32, u32) {
-        match route(query) {
+        match route(query, false) {
             Route::Refused { diagnostics, .. } => {
                 diagnostics[0].span.map(|s| (s.start, s.end)).unwrap()
             }
@@ -264,29 +326,32 @@ mod tests {
     // rule: L-2
     #[test]
     fn recognises_the_statements_that_are_requests_of_their_own() {
-        assert_eq!(route("use  d ;"), Route::Use { domain: "d".into() });
-        assert_eq!(route("USE d"), Route::Use { domain: "d".into() });
+        assert_eq!(route("use  d ;", false), Route::Use { domain: "d".into() });
+        assert_eq!(route("USE d", false), Route::Use { domain: "d".into() });
         assert_eq!(
-            route("// first\nlist // x;\n domains;;"),
+            route("// first\nlist // x;\n domains;;", false),
             Route::ListDomains
         );
         assert_eq!(
-            route("Create\tSubscription s TO r;"),
+            route("Create\tSubscription s TO r;", false),
             Route::Subscribe { name: "s".into() }
         );
         assert_eq!(
-            route("DELETE SUBSCRIPTION s;"),
+            route("DELETE SUBSCRIPTION s;", false),
             Route::Unsubscribe { name: "s".into() }
         );
         assert_eq!(
-            route("CREATE SUBSCRIPTION;"),
+            route("CREATE SUBSCRIPTION;", false),
             Route::Subscribe {
                 name: String::new()
             }
         );
-        assert_eq!(route("SHOW TRANSACTIONS;"), Route::Command);
-        assert_eq!(route("CREATE RELAY;"), Route::Command);
-        assert_eq!(route("USED d;"), Route::Command);
+        assert_eq!(
+            route("SHOW TRANSACTIONS;", false),
+            Route::Command(Act::Read)
+        );
+        assert_eq!(route("CREATE RELAY;", false), Route::Command(Act::Change));
+        assert_eq!(route("USED d;", false), Route::Command(Act::Change));
     }
 
     // rule: L-2
@@ -303,11 +368,53 @@ mod tests {
         }
     }
 
+    // rule: L-3, X-2
+    #[test]
+    fn a_transaction_takes_several_statements_and_refuses_what_is_not_of_it() {
+        assert_eq!(
+            route("DROP RELAY a; DROP RELAY b;", true),
+            Route::Command(Act::Change)
+        );
+        assert_eq!(
+            route("DROP RELAY a; COMMIT;", true),
+            Route::Command(Act::Commit)
+        );
+        assert_eq!(
+            route("BEGIN; DROP RELAY a;", false),
+            Route::Command(Act::Begin)
+        );
+        assert_eq!(route("COMMIT;", true), Route::Command(Act::Commit));
+        assert_eq!(route("SHOW UDFS;", true), Route::Command(Act::Read));
+        assert_eq!(route("LIST DOMAINS;", true), Route::ListDomains);
+        for query in [
+            "USE d;",
+            "CREATE SUBSCRIPTION s TO r;",
+            "DELETE SUBSCRIPTION s;",
+            "ATTACH DOMAIN CLOCK;",
+            "DETACH DOMAIN CLOCK;",
+            "BACKUP CLUSTER TO 'x';",
+            "RESTORE CLUSTER FROM 'x';",
+            "DROP RELAY a; USE d;",
+            "SHOW TRANSACTIONS; SHOW UDFS;",
+        ] {
+            assert!(
+                matches!(route(query, true), Route::Refused { .. }),
+                "{query}"
+            );
+        }
+    }
+
     // rule: L-2
     #[test]
     fn quotes_and_comments_hide_semicolons() {
-        assert_eq!(route("LOOKUP 'a;''b;' // c; d\n;"), Route::Command);
-        assert_eq!(route("LOOKUP 'a // not a comment' x;"), Route::Command);
+        assert_eq!(
+            route("LOOKUP 'a;''b;' // c; d\n;", false),
+            Route::Command(Act::Change)
+        );
+        assert_eq!(
+            route("LOOKUP 'a // not a comment' x;", false),
+            Route::Command(Act::Change)
+        );
         assert!(is_refused("LOOKUP 'a'; LOOKUP 'b'"));
     }
 
@@ -324,7 +431,7 @@ mod tests {
         // rule: L-2
         #[test]
         fn any_text_is_routed_and_spans_lie_in_it(query in "(USE|LIST|DOMAINS|DELETE SUBSCRIPTION|[ ;'/\\né世a])*") {
-            if let Route::Refused { diagnostics, .. } = route(&query) {
+            if let Route::Refused { diagnostics, .. } = route(&query, false) {
                 for diagnostic in diagnostics {
                     let span = diagnostic.span.unwrap();
                     prop_assert!(query.get(span.start as usize..span.end as usize).is_some());

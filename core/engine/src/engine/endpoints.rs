@@ -379,6 +379,16 @@ impl Engine {
         role: Role,
         request: OpenRequest,
     ) {
+        if self.holds_transaction() {
+            let refusal = OpenRefusal::InTransaction;
+            let message = "nothing is opened while the session holds a transaction: COMMIT or REVERT it first";
+            let error = Error {
+                refusal: Some(refusal),
+                ..Error::new(ErrorKind::Rejected, message)
+            };
+            self.finish(call, Err(error));
+            return;
+        }
         let deadline = now.mono.saturating_add(self.config.retry_timeout);
         let backoff = Backoff::default();
         self.endpoints.opens.insert(
@@ -1394,8 +1404,13 @@ impl Engine {
     }
 
     /// Opens endpoints: those that calls wait for, and then new ones.
-    pub(super) fn open_endpoints(&mut self, now: Now) {
-        let Some(conn) = self.current else { return };
+    pub(super) fn open_endpoints(&mut self, now: Now) -> bool {
+        let Some(conn) = self.current else {
+            return false;
+        };
+        if self.forbids_restoring(conn) {
+            return true;
+        }
         let restorable: Vec<EndpointId> = self
             .endpoints
             .all
@@ -1412,7 +1427,7 @@ impl Engine {
             };
             let request = open_request(endpoint.role(), &endpoint.asked);
             if self.send(now, conn, Asked::Restore(id), request).is_err() {
-                return;
+                return false;
             }
             if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
                 endpoint.place = Place::Restoring(conn);
@@ -1436,7 +1451,7 @@ impl Engine {
                         open.flight = Some(conn);
                     }
                 }
-                Err(Unsent::Full) => return,
+                Err(Unsent::Full) => return false,
                 Err(Unsent::Refused(refusal)) => {
                     self.endpoints.opens.remove(&call);
                     let message = format!("the expected fields cannot be sent: {refusal}");
@@ -1444,6 +1459,7 @@ impl Engine {
                 }
             }
         }
+        true
     }
 
     /// Lets every endpoint send, read, settle and close what it can.

@@ -1,0 +1,342 @@
+//! The transaction a session holds (X-1 to X-9, L-3, D-5).
+//!
+//! Owns which transaction that is, where its next append goes, and how it is attached again. What a command of it did is known
+//! from the command's own outcome alone, never from the transaction's state.
+
+use std::sync::Arc;
+
+use nervix_wire::types::{
+    AttachDisposition, AttachOutcome, AttachTransactionRequest, ClientRequest, CommandOutcome,
+    ReplyBody, TransactionPreviewIdentity, TransactionState, TransactionStatus,
+};
+use nervix_wire::Violation;
+
+use super::{describe_rejection, Engine};
+use crate::api::{ConnId, ExecutionId, Now};
+use crate::exchange::Asked;
+use crate::reach::{Backoff, RETRY};
+use crate::statement::Act;
+
+/// A transaction that this session began.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) id: Arc<str>,
+    domain: String,
+    /// The operations accepted so far, as the newest status said.
+    accepted: u64,
+    /// What the newest append's admission, or an inspection at this position, would commit.
+    preview: Option<TransactionPreviewIdentity>,
+    pub(super) binding: Binding,
+    backoff: Backoff,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Binding {
+    /// This exchange holds it.
+    Bound(ConnId),
+    /// No exchange does; it is attached again, not before this time.
+    Detached {
+        due: u64,
+    },
+    Attaching(ConnId),
+    /// It cannot be held any more, and the host was not asked to go on without it.
+    Lost(String),
+}
+
+impl Held {
+    fn adopt(&mut self, status: &TransactionStatus) {
+        if status.accepted_operations != self.accepted {
+            self.accepted = status.accepted_operations;
+            // A preview of another position would commit something else.
+            self.preview = None;
+        }
+        self.domain.clone_from(&status.domain);
+    }
+}
+
+impl Engine {
+    /// Why a command that is not of the transaction may not be sent; None when it may.
+    pub(super) fn transaction_lost(&self) -> Option<String> {
+        match &self.transaction {
+            Some(Held { id, binding: Binding::Lost(why), .. }) => Some(format!(
+                "transaction {id} is not held any more: {why}; run REVERT; to go on without it, or BEGIN; for a new one"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Whether what the manual forbids beside a transaction must wait on this exchange (L-3, P-1, EC-1).
+    pub(super) fn forbids_restoring(&self, conn: ConnId) -> bool {
+        self.transaction.as_ref().is_some_and(|held| {
+            matches!(held.binding, Binding::Bound(on) | Binding::Attaching(on) if on == conn)
+        })
+    }
+
+    pub(super) fn holds_transaction(&self) -> bool {
+        self.transaction
+            .as_ref()
+            .is_some_and(|held| !matches!(held.binding, Binding::Lost(_)))
+    }
+
+    /// The identity, position and preview that a command sent now belongs to.
+    pub(super) fn transaction_position(
+        &self,
+    ) -> Option<(Arc<str>, u64, Option<TransactionPreviewIdentity>)> {
+        let held = self.transaction.as_ref()?;
+        Some((Arc::clone(&held.id), held.accepted, held.preview.clone()))
+    }
+
+    /// Whether a command of this transaction has to wait until it is attached again (D-1, D-5).
+    pub(super) fn waits_for_attach(&self, transaction: Option<&str>) -> bool {
+        self.transaction.as_ref().is_some_and(|held| {
+            let concerned = transaction.is_none_or(|id| *held.id == *id);
+            concerned
+                && matches!(
+                    held.binding,
+                    Binding::Detached { .. } | Binding::Attaching(_)
+                )
+        })
+    }
+
+    pub(super) fn next_attach(&self) -> Option<u64> {
+        match self.transaction.as_ref()?.binding {
+            Binding::Detached { due } if due > 0 => Some(due),
+            _ => None,
+        }
+    }
+
+    /// No exchange holds it: the next one attaches it again.
+    pub(super) fn transaction_detached(&mut self, conn: ConnId) {
+        if let Some(held) = &mut self.transaction {
+            if matches!(held.binding, Binding::Bound(on) | Binding::Attaching(on) if on == conn) {
+                held.binding = Binding::Detached { due: 0 };
+            }
+        }
+    }
+
+    /// The server says that it is not bound to this session; true when it is the one that is held.
+    pub(super) fn detached_by_server(&mut self, now: Now, id: &str) -> bool {
+        match &mut self.transaction {
+            Some(held) if *held.id == *id => {
+                let wait = held.backoff.next(RETRY, &mut self.jitter);
+                held.binding = Binding::Detached {
+                    due: now.mono.saturating_add(wait),
+                };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn lose_transaction(&mut self, id: &str, why: &str) {
+        if let Some(held) = &mut self.transaction {
+            if *held.id == *id {
+                held.binding = Binding::Lost(why.to_owned());
+            }
+        }
+    }
+
+    /// Leaves a transaction that is lost, for REVERT and BEGIN.
+    pub(super) fn leave_lost_transaction(&mut self) {
+        if self.transaction_lost().is_some() {
+            self.transaction = None;
+        }
+    }
+
+    /// Sends the attach, once everything that must go ahead of it was sent.
+    pub(super) fn attach_transaction(&mut self, now: Now) {
+        let Some(conn) = self.current else { return };
+        let Some(held) = &self.transaction else {
+            return;
+        };
+        if !matches!(held.binding, Binding::Detached { due } if due <= now.mono)
+            || self.attempt.is_some()
+        {
+            return;
+        }
+        let request = AttachTransactionRequest {
+            transaction_id: held.id.to_string(),
+        };
+        let request = ClientRequest::AttachTransactionRequest(request);
+        if self
+            .send(now, conn, Asked::AttachTransaction, request)
+            .is_ok()
+        {
+            if let Some(held) = &mut self.transaction {
+                held.binding = Binding::Attaching(conn);
+            }
+        }
+    }
+
+    pub(super) fn attach_reply(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        body: ReplyBody,
+    ) -> Result<(), Violation> {
+        let wait = {
+            let Some(held) = &mut self.transaction else {
+                return Ok(());
+            };
+            if held.binding != Binding::Attaching(conn) {
+                return Ok(());
+            }
+            held.backoff.next(RETRY, &mut self.jitter)
+        };
+        let again = Binding::Detached {
+            due: now.mono.saturating_add(wait),
+        };
+        match body {
+            ReplyBody::AttachOutcome(AttachOutcome {
+                disposition,
+                message,
+                ..
+            }) => match disposition {
+                AttachDisposition::TransactionAttached(attached) => {
+                    if let Some(held) = &mut self.transaction {
+                        if *held.id != *attached.transaction.transaction_id {
+                            return Err(Violation::new("X-6", "another transaction was attached"));
+                        }
+                        held.adopt(&attached.transaction);
+                        held.binding = Binding::Bound(conn);
+                        held.backoff.reset();
+                        self.domain = Some(held.domain.clone());
+                    }
+                }
+                AttachDisposition::TransactionAlreadyFinished(finished) => {
+                    self.set_binding(Binding::Lost(finished_text(&finished.transaction)));
+                }
+                AttachDisposition::RequestFailed => {
+                    self.set_binding(Binding::Lost(format!(
+                        "it could not be attached: {message}"
+                    )));
+                }
+                AttachDisposition::LeaderRedirect(redirect) => {
+                    let target = redirect
+                        .leader
+                        .as_ref()
+                        .and_then(|leader| self.learn(leader));
+                    self.set_binding(again);
+                    let here = self
+                        .exchanges
+                        .get(&conn)
+                        .map(|exchange| exchange.origin.clone());
+                    if let (Some(origin), None) = (target, &self.attempt) {
+                        if Some(&origin) != here.as_ref() {
+                            self.begin_attempt(now, origin);
+                        }
+                    }
+                }
+            },
+            ReplyBody::RequestRejected(rejected) if super::is_busy(&rejected) => {
+                self.set_binding(again)
+            }
+            ReplyBody::RequestRejected(rejected) => {
+                let why = format!(
+                    "it could not be attached: {}",
+                    describe_rejection(&rejected)
+                );
+                self.set_binding(Binding::Lost(why));
+            }
+            ReplyBody::RequestCancelled(_) => self.set_binding(again),
+            _ => {
+                return Err(Violation::new(
+                    "C-4",
+                    "a reply that does not answer an attach",
+                ))
+            }
+        }
+        Ok(())
+    }
+
+    fn set_binding(&mut self, binding: Binding) {
+        if let Some(held) = &mut self.transaction {
+            held.binding = binding;
+        }
+    }
+
+    /// Learns from an outcome what the session holds now.
+    pub(super) fn transaction_outcome(
+        &mut self,
+        conn: ConnId,
+        execution: ExecutionId,
+        act: Act,
+        outcome: &CommandOutcome,
+        completed: bool,
+    ) {
+        let of_this = self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.transaction.clone());
+        if let Some(status) = &outcome.transaction {
+            match &mut self.transaction {
+                Some(held) if *held.id == *status.transaction_id => {
+                    if is_open(&status.state) {
+                        held.adopt(status);
+                    } else if matches!(held.binding, Binding::Lost(_)) {
+                        // Its loss was reported and stays until the host leaves it.
+                    } else {
+                        self.transaction = None;
+                    }
+                }
+                _ if act == Act::Begin && completed && is_open(&status.state) => {
+                    self.transaction = Some(Held {
+                        id: Arc::from(status.transaction_id.as_str()),
+                        domain: status.domain.clone(),
+                        accepted: status.accepted_operations,
+                        preview: None,
+                        binding: Binding::Bound(conn),
+                        backoff: Backoff::default(),
+                    });
+                    self.domain = Some(status.domain.clone());
+                }
+                _ => {}
+            }
+        } else if completed && matches!(act, Act::Commit | Act::Revert) {
+            let held = self.transaction.as_ref().map(|held| Arc::clone(&held.id));
+            if held == of_this {
+                self.transaction = None;
+            }
+        }
+        if let Some(held) = &mut self.transaction {
+            let preview = match (&outcome.transaction_admission, &outcome.inspection) {
+                (Some(admission), _) => Some(admission.preview.clone()),
+                (None, Some(inspected)) => Some(TransactionPreviewIdentity {
+                    transaction_id: inspected.transaction.transaction_id.clone(),
+                    position: inspected.report.position,
+                    planning_basis: inspected.report.planning_basis.clone(),
+                }),
+                (None, None) => None,
+            };
+            if let Some(preview) = preview {
+                if *preview.transaction_id == *held.id && preview.position == held.accepted {
+                    held.preview = Some(preview);
+                }
+            }
+        }
+    }
+}
+
+fn is_open(state: &TransactionState) -> bool {
+    matches!(
+        state,
+        TransactionState::TransactionOpen | TransactionState::TransactionCommitting
+    )
+}
+
+fn finished_text(status: &TransactionStatus) -> String {
+    match &status.state {
+        TransactionState::TransactionCommitted => "it is finished: COMMITTED".to_owned(),
+        TransactionState::TransactionFailed(failed) => {
+            format!(
+                "it is finished: FAILED at operation {}: {}",
+                failed.failing_operation, failed.error
+            )
+        }
+        TransactionState::TransactionReverted => "it is finished: REVERTED".to_owned(),
+        TransactionState::TransactionExpired => "it is finished: EXPIRED".to_owned(),
+        TransactionState::TransactionOpen | TransactionState::TransactionCommitting => {
+            "the server says that it is finished".to_owned()
+        }
+    }
+}
