@@ -26,8 +26,8 @@ from nervix_ffi import CellState, Column, Field, Part, Rows, Schema, Session, Ty
 PATIENCE = 60.0
 """Seconds that any one wait may take."""
 
-BITS = {Type.F32: ("I", 8), Type.F64: ("Q", 16)}
-"""How the bits of a float are read, and how many hex digits they have."""
+HEX_DIGITS = {Type.F32: 8, Type.F64: 16}
+"""How many digits the bits of a float have."""
 
 
 class ProbeFailed(Exception):
@@ -57,13 +57,17 @@ def text_of(kind: Type, value: Any) -> str:
     return f"{kind.name.lower()}:{value}"
 
 
+def bits_of(kind: Type, values: Iterable[int]) -> list[str]:
+    """Floats by their bits."""
+    return [f"{kind.name.lower()}:{value:0{HEX_DIGITS[kind]}x}" for value in values]
+
+
 def scalar_cells(column: Column) -> list[str]:
     """The cells of a scalar column."""
     kind = Type(column.type)
-    if kind in BITS:
-        code, digits = BITS[kind]
-        bits = column.values.cast("B").cast(code)
-        texts = [f"{kind.name.lower()}:{value:0{digits}x}" for value in bits]
+    if kind in HEX_DIGITS:
+        raw = column.values.cast("B")
+        texts = bits_of(kind, raw.cast("I") if kind == Type.F32 else raw.cast("Q"))
     else:
         texts = ["" if value is None else text_of(kind, value) for value in present(column)]
     return [words(state, text) for state, text in zip(column.states, texts)]
@@ -92,9 +96,8 @@ def list_texts(levels: list[Type], array: Any) -> list[str]:
         inner = iter(list_texts(levels[1:], array.flatten()))
         lengths = [None if value is None else len(value) for value in array.to_pylist()]
         return ["" if length is None else f"[{','.join(next(inner) for _ in range(length))}]" for length in lengths]
-    if kind in BITS:
-        code, digits = BITS[kind]
-        return [f"{kind.name.lower()}:{value:0{digits}x}" for value in array.view({"I": "uint32", "Q": "uint64"}[code]).to_pylist()]
+    if kind in HEX_DIGITS:
+        return bits_of(kind, array.view("uint32" if kind == Type.F32 else "uint64").to_pylist())
     values = array.view("int64") if kind == Type.DATETIME else array
     return [text_of(kind, value) for value in values.to_pylist()]
 
@@ -164,7 +167,7 @@ def check_frames(events: list[Rows]) -> None:
     thread.join()
     gc.collect()
     for view, copy in zip(views, copies):
-        check(view[4:8] == b"NXSM", "a frame does not start with NXSM at byte 4")
+        check(bytes(view[4:8]) == b"NXSM", "a frame does not start with NXSM at byte 4")
         check(view == copy, "a frame changed after its event was released")
 
 

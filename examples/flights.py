@@ -18,10 +18,11 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import nervix_ffi
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+
+import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 SAMPLE = Path(__file__).resolve().parent / "data" / "flights_sample.csv.gz"

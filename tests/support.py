@@ -56,6 +56,17 @@ def wait(node: LoopbackNode, **conditions: Any) -> dict[str, Any]:
     return node.control("wait", timeout_ms=int(PATIENCE * 1000), **conditions)
 
 
+def reopened(node: LoopbackNode, subscriptions: int = 1, answers: int | None = None) -> None:
+    """Wait until the subscriptions are open on the session after the lost one. `answers` is how often subscribing was answered."""
+    wait(
+        node,
+        sessions={"exactly": 1},
+        sessions_opened=2,
+        subscriptions={"exactly": subscriptions},
+        frames={"out": {"SubscribeOutcome": answers or 2 * subscriptions}},
+    )
+
+
 def counts(node: LoopbackNode) -> dict[str, Any]:
     """What the node counted."""
     found: dict[str, Any] = node.counts()

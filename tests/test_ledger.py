@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MANUAL = ROOT.parent / "shared" / "spec" / "manual.txt"
 
 
-
 def ledger() -> ModuleType:
     spec = importlib.util.spec_from_file_location("ledger", ROOT / "tools" / "ledger.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

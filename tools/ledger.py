@@ -147,7 +147,9 @@ def page(rules: list[Rule], tests: dict[str, list[str]]) -> str:
 def problems(rules: list[Rule], tests: dict[str, list[str]]) -> list[str]:
     """What is wrong with the marks themselves: unknown rules, and rules with neither a test nor a reason."""
     known = {rule.id for rule in rules}
-    found = [f"{test} names {rule}, which is no rule" for rule, named in sorted(tests.items()) if rule not in known for test in named]
+    found = [
+        f"{test} names {rule}, which is no rule" for rule, named in sorted(tests.items()) if rule not in known for test in named
+    ]
     found += [f"{rule.id} has neither a test nor a reason" for rule in rules if not rule.why and not tests.get(rule.id)]
     return found
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
-import nervix_ffi
 import pyarrow as pa
+
+import nervix_ffi
 from nervix_ffi import Field, Part, Rows, Type
 from nervix_ffi._library import ffi
 

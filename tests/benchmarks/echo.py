@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 
 METHOD = "/echo.Echo/Say"
 
 
-class _Echo(grpc.GenericRpcHandler):
+class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if details.method != METHOD:
             return None

@@ -1,6 +1,6 @@
 """How fast rows become Arrow, and how long a command takes. Run with
 
-    python -m pytest tests/benchmarks --benchmark-only -o addopts="--import-mode=importlib"
+python -m pytest tests/benchmarks --benchmark-only
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import Rows
 from nervix_ffi.testing import LoopbackNode
 

@@ -7,8 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 from ..probes import golden
@@ -28,11 +29,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = folder / "libnervix_client_ffi.so"
     library.symlink_to(nervix_ffi.library().path)
     program = folder / "host"
-    subprocess.run(
-        [compiler, "-std=c11", "-D_DEFAULT_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", str(INCLUDE)]
-        + [str(HERE / "host.c"), "-o", str(program), "-L", str(folder), f"-Wl,-rpath,{folder}", "-lnervix_client_ffi", "-lpthread"],
-        check=True,
-    )
+    strict = ["-std=c11", "-D_DEFAULT_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    link = ["-L", str(folder), f"-Wl,-rpath,{folder}", "-lnervix_client_ffi", "-lpthread"]
+    subprocess.run([compiler, *strict, "-I", str(INCLUDE), str(HERE / "host.c"), "-o", str(program), *link], check=True)
     return program
 
 
@@ -50,7 +49,7 @@ def run(command: list[str]) -> tuple[int, str, str]:
                 for batch in golden.batches("rows"):
                     node.control("publish", domain="conformance", relay="typed_rows", rows=batch)
             output, errors = process.communicate(timeout=PATIENCE)
-            ended = node.counts()["sessions"]["ended"]  # type: ignore[index]
+            ended = node.counts()["sessions"]["ended"]
             assert ended["end_stream"] == 0
             return process.returncode, first + output, errors
         finally:
@@ -80,8 +79,5 @@ def test_the_header_is_c_plus_plus_too(tmp_path: Path) -> None:
         pytest.skip("no C++ compiler")
     source = tmp_path / "host.cpp"
     source.write_text('#include "nervix_client_ext.h"\nint main() { nx_error_free(nullptr); return 0; }\n', encoding="utf-8")
-    subprocess.run(
-        [compiler, "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", str(INCLUDE), "-c", str(source)]
-        + ["-o", str(tmp_path / "host.o")],
-        check=True,
-    )
+    strict = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    subprocess.run([compiler, *strict, "-I", str(INCLUDE), "-c", str(source), "-o", str(tmp_path / "host.o")], check=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import GRAPH, connect

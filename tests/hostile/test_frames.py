@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import Interrupted, Origin
 from nervix_ffi.testing import LoopbackNode
 
-from ..support import PATIENCE, Running, connect, counts, executed, next_event, publish, read_ids, wait
+from ..support import PATIENCE, Running, connect, counts, executed, next_event, publish, read_ids, reopened, wait
 
 CREATE = "CREATE SCHEMA made (id U32);"
 
@@ -116,7 +117,7 @@ def test_a_spoiled_frame_that_nobody_asked_for_interrupts_who_waits_for_events(
         gap = waiting.result()
         assert isinstance(gap, Interrupted)
         assert gap.generation == kept.generation
-        wait(node, sessions={"exactly": 1}, sessions_opened=2, subscriptions={"exactly": 1})
+        reopened(node)
         publish(node, 1)
         assert read_ids(kept, 1) == [1]
         found = counts(node)["sessions"]["ended"]
@@ -132,7 +133,7 @@ def test_rows_that_are_spoiled_yield_no_value(node: LoopbackNode, session: nervi
         publish(node, 2)
         assert read_ids(kept, 1) == [1]
         assert isinstance(next_event(kept), Interrupted)
-        wait(node, sessions={"exactly": 1}, sessions_opened=2, subscriptions={"exactly": 1})
+        reopened(node)
         publish(node, 3)
         assert read_ids(kept, 1) == [3]
 

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import GRAPH, PATIENCE, connect, counts, expect_line, finish, python, wait

@@ -6,8 +6,9 @@ import time
 import uuid
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import Disposition, Origin
 from nervix_ffi.testing import LoopbackNode
 
@@ -53,18 +54,18 @@ def test_a_command_whose_reply_never_came_is_recovered(node: LoopbackNode) -> No
     ("direction", "when", "origin"),
     [
         ("in", "before", Origin.EXECUTED),
-        ("in", "after", None),
+        ("in", "after", Origin.RECOVERED),
         ("out", "before", Origin.RECOVERED),
-        ("out", "after", None),
+        ("out", "after", Origin.EXECUTED),
     ],
 )
 def test_a_session_cut_around_a_command_costs_nothing(
-    node: LoopbackNode, session: nervix_ffi.Session, how: str, direction: str, when: str, origin: Origin | None
+    node: LoopbackNode, session: nervix_ffi.Session, how: str, direction: str, when: str, origin: Origin
 ) -> None:
     kind = "CommandRequest" if direction == "in" else "CommandOutcome"
     node.control("cut", direction=direction, when=when, kind=kind, how=how)
     outcome = recover(node, session)
-    assert origin is None or outcome.origin == origin
+    assert outcome.origin == origin
     assert session.execute("SHOW CREATE SCHEMA made;", timeout=PATIENCE).completed
 
 
@@ -207,7 +208,6 @@ def test_an_outcome_that_stays_unknown_is_uncertain_and_never_a_failure(node: Lo
     with connect(node, retry_timeout=1.0) as session:
         with pytest.raises(nervix_ffi.UncertainError) as caught:
             session.execute(CREATE, timeout=PATIENCE)
-        assert not isinstance(caught.value, nervix_ffi.CommandFailed)
         node.control("clear")
         execution = caught.value.execution
         assert execution is not None
@@ -266,9 +266,7 @@ def test_a_completed_command_that_changed_nothing_says_so(session: nervix_ffi.Se
 
 @pytest.mark.rule("C-8", "C-5")
 @pytest.mark.parametrize("reason", ["InvalidRequest", "UnsupportedRequest", "UnsupportedValue", "DuplicateRequestId"])
-def test_a_request_rejected_as_defective_is_not_sent_again(
-    node: LoopbackNode, session: nervix_ffi.Session, reason: str
-) -> None:
+def test_a_request_rejected_as_defective_is_not_sent_again(node: LoopbackNode, session: nervix_ffi.Session, reason: str) -> None:
     node.control("reject", reason=reason, message="no such thing")
     with pytest.raises(nervix_ffi.RejectedError, match="no such thing"):
         session.execute(CREATE, timeout=PATIENCE)

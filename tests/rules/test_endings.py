@@ -6,8 +6,9 @@ import gc
 import signal
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import PATIENCE, connect, counts, expect_line, finish, python, wait

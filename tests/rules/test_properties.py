@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import nervix_ffi
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+
+import nervix_ffi
 from nervix_ffi import REDACTED, CellState, Part, Rows, Type
 from nervix_ffi.testing import LoopbackNode
 
@@ -68,8 +69,8 @@ def compare_arrow(field: Field, column: pa.Array, described: pa.Field, values: l
 
 def check_event(case: Case, event: Rows, by_id: dict[int, dict[str, Any]]) -> list[int]:
     """Every way to read an event gives the rows that were published under its ids."""
-    ids = event.column("id").to_list()
-    rows = [by_id[number] for number in ids]  # type: ignore[index]
+    ids: list[Any] = event.column("id").to_list()
+    rows = [by_id[number] for number in ids]
 
     for read, row in zip(event.rows(), rows):
         assert list(read) == [field.name for field in case.fields]
@@ -77,7 +78,7 @@ def check_event(case: Case, event: Rows, by_id: dict[int, dict[str, Any]]) -> li
             assert given_value(field, read[field.name]) == wanted(field, row[field.name])
 
     batch = event.to_arrow()
-    imported = pa.record_batch(event)  # type: ignore[arg-type]
+    imported = pa.record_batch(event)
     for made in (batch, imported):
         for index, field in enumerate(case.fields):
             compare_arrow(field, made.column(index), made.schema.field(index), [row[field.name] for row in rows])
@@ -99,7 +100,7 @@ def check_event(case: Case, event: Rows, by_id: dict[int, dict[str, Any]]) -> li
             assert given_value(field, key[field.name]) == wanted(field, rows[0][field.name])
             column = event.column(field.name, Part.BRANCH_KEY)
             assert list(column.states) == [state(field, rows[0][field.name])]
-    return ids  # type: ignore[return-value]
+    return ids
 
 
 @pytest.mark.rule("R-1", "R-2", "R-3", "R-4", "R-5", "F-5", "F-9", "B-4", "B-6", "N-5")
@@ -136,9 +137,7 @@ def test_rows_come_back_equal(lab: tuple[LoopbackNode, nervix_ffi.Session], case
 @pytest.mark.rule("R-3", "R-5", "N-5")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(case=cases())
-def test_an_arrow_batch_that_is_published_comes_back_as_it_was(
-    lab: tuple[LoopbackNode, nervix_ffi.Session], case: Case
-) -> None:
+def test_an_arrow_batch_that_is_published_comes_back_as_it_was(lab: tuple[LoopbackNode, nervix_ffi.Session], case: Case) -> None:
     """Arrow in through the control endpoint, typed rows over the wire, Arrow out: cell for cell and bit for bit."""
     node, session = lab
     number = next(SERIAL)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import Disposition
 from nervix_ffi.testing import LoopbackNode
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import EndReason, Interrupted, Rows
 from nervix_ffi.testing import LoopbackNode
 
@@ -14,7 +15,6 @@ from ..support import (
     DOMAIN,
     PATIENCE,
     Running,
-    connect,
     counts,
     expect_line,
     finish,
@@ -23,16 +23,11 @@ from ..support import (
     python,
     read_ids,
     reading,
+    reopened,
     row_ids,
     sent,
     wait,
 )
-
-
-def reopened(node: LoopbackNode, subscriptions: int = 1) -> None:
-    """Wait until the subscriptions are open on a session after the lost one."""
-    wait(node, sessions={"exactly": 1}, subscriptions={"exactly": subscriptions})
-
 
 # ---- opening and deleting
 
@@ -113,9 +108,7 @@ def test_a_filter_may_read_the_clock_and_open_before_start(node: LoopbackNode, s
 
 @pytest.mark.rule("S-7", "D-5", "D-6", "B-7", "SM-2", "SM-4", "N-7")
 @pytest.mark.parametrize("how", ["close", "abort", "reset", "goaway", "status"])
-def test_a_lost_session_is_a_gap_and_then_a_new_generation(
-    node: LoopbackNode, session: nervix_ffi.Session, how: str
-) -> None:
+def test_a_lost_session_is_a_gap_and_then_a_new_generation(node: LoopbackNode, session: nervix_ffi.Session, how: str) -> None:
     with session.subscribe("readings", name="kept") as kept:
         publish(node, 1)
         first = next_event(kept)
@@ -133,9 +126,7 @@ def test_a_lost_session_is_a_gap_and_then_a_new_generation(
 
 @pytest.mark.rule("S-7", "D-6")
 @pytest.mark.parametrize("reason", ["ServerShuttingDown", "ProtocolViolated"])
-def test_a_session_that_the_server_ends_is_opened_again(
-    node: LoopbackNode, session: nervix_ffi.Session, reason: str
-) -> None:
+def test_a_session_that_the_server_ends_is_opened_again(node: LoopbackNode, session: nervix_ffi.Session, reason: str) -> None:
     with session.subscribe("readings") as kept:
         node.control("end", reason=reason)
         assert isinstance(next_event(kept), Interrupted)
@@ -154,7 +145,7 @@ def test_a_refused_reopening_is_reported_and_repeated(node: LoopbackNode, sessio
             refused = next_event(kept)
             assert isinstance(refused, nervix_ffi.RestorationFailed)
             assert "not now" in (refused.message or "")
-        reopened(node)
+        reopened(node, answers=5)
         publish(node, 4)
         assert read_ids(kept, 1) == [4]
     assert sent(node, "SubscribeRequest") == 5
@@ -180,9 +171,7 @@ def test_a_deletion_while_the_reopening_is_refused_sends_nothing(node: LoopbackN
 
 
 @pytest.mark.rule("S-7")
-def test_a_deletion_whose_session_ends_before_its_answer_is_complete(
-    node: LoopbackNode, session: nervix_ffi.Session
-) -> None:
+def test_a_deletion_whose_session_ends_before_its_answer_is_complete(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     kept = session.subscribe("readings", name="kept")
     node.control("cut", direction="in", when="before", kind="UnsubscribeRequest", how="abort")
     outcome = kept.delete(timeout=PATIENCE)
@@ -215,7 +204,7 @@ def test_a_deletion_wins_over_a_reopening_in_flight(node: LoopbackNode, session:
 def test_a_subscription_whose_answer_was_lost_is_opened_once(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     node.control("cut", direction="out", when="before", kind="SubscribeOutcome", how="abort")
     with session.subscribe("readings", name="kept") as kept:
-        reopened(node)
+        reopened(node, answers=1)
         publish(node, 6)
         events = [next_event(kept)]
         while not isinstance(events[-1], Rows):
@@ -271,7 +260,7 @@ def test_an_ended_generation_is_over(
     subscribed = sent(node, "SubscribeRequest")
     node.control("cut", how="reset")
     assert isinstance(next_event(other), Interrupted)
-    reopened(node)
+    reopened(node, answers=3)
     assert sent(node, "SubscribeRequest") == subscribed + 1
 
 
@@ -389,7 +378,8 @@ def test_a_python_reader_that_is_behind_others_loses_rows_visibly(node: Loopback
     for start in range(0, total, 50):
         publish(node, *range(start, start + 50))
     assert reader.result() == list(range(total))
-    read, lost = [], 0
+    read: list[int] = []
+    lost = 0
     while len(read) + lost < total:
         event = next_event(slow)
         if isinstance(event, nervix_ffi.DeliveryLost):

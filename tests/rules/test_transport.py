@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import GRAPH, PATIENCE, Running, connect, counts, next_event, publish, read_ids, sent, wait
@@ -127,9 +128,7 @@ def test_domains_are_read_in_either_layout(node: LoopbackNode, layout: str) -> N
 @pytest.mark.rule("F-7", "C-3", "SM-1")
 @pytest.mark.parametrize("notices", [False, True])
 @pytest.mark.parametrize("size", [1, 7, 64, 100_000])
-def test_a_reply_in_parts_is_one_reply(
-    node: LoopbackNode, session: nervix_ffi.Session, size: int, notices: bool
-) -> None:
+def test_a_reply_in_parts_is_one_reply(node: LoopbackNode, session: nervix_ffi.Session, size: int, notices: bool) -> None:
     whole = session.execute("SHOW CREATE SCHEMA reading;", timeout=PATIENCE).message
     node.control("parts", bytes=size, notices=notices, count=1000)
     assert session.execute("SHOW CREATE SCHEMA reading;", timeout=PATIENCE).message == whole
@@ -165,9 +164,7 @@ def test_the_parts_of_several_replies_may_be_mixed_with_rows(node: LoopbackNode,
 
 
 @pytest.mark.rule("F-7", "C-4", "D-6")
-def test_a_session_lost_between_two_parts_delivers_nothing_of_the_reply(
-    node: LoopbackNode, session: nervix_ffi.Session
-) -> None:
+def test_a_session_lost_between_two_parts_delivers_nothing_of_the_reply(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     node.control("parts", bytes=16)
     node.control("cut", direction="out", when="after", kind="TransferPart", nth=2, how="abort")
     outcome = session.execute("CREATE SCHEMA made (id U32);", timeout=PATIENCE)

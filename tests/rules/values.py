@@ -180,7 +180,7 @@ def from_arrow(kind: Kind, array: pa.Array) -> list[Any]:
             spans = [((start + i) * kind.length, (start + i + 1) * kind.length) for i in range(len(array))]
         return [inner[a:b] if array[i].is_valid else None for i, (a, b) in enumerate(spans)]
     if kind.name in ("F32", "F64"):
-        return array.view(pa.uint32() if kind.name == "F32" else pa.uint64()).to_pylist()
-    if kind.name == "DATETIME":
-        return array.view(pa.int64()).to_pylist()
-    return array.to_pylist()
+        array = array.view(pa.uint32() if kind.name == "F32" else pa.uint64())
+    elif kind.name == "DATETIME":
+        array = array.view(pa.int64())
+    return list(array.to_pylist())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import GRAPH

@@ -77,7 +77,8 @@ class Tap:
 
     def __init__(self, upstream: str) -> None:
         split = urlsplit(upstream)
-        assert split.hostname is not None and split.port is not None
+        assert split.hostname is not None
+        assert split.port is not None
         self._upstream = (split.hostname, split.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.connections: list[Recorded] = []

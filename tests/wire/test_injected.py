@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import Interrupted, Rows
 from nervix_ffi.testing import LoopbackNode
 
-from ..support import DOMAIN, PATIENCE, Running, connect, counts, next_event, publish, read_ids, row_ids, wait
+from ..support import DOMAIN, PATIENCE, Running, connect, counts, next_event, publish, read_ids, reopened, row_ids
 from .writer import cell, encoded, rows_frame, server_frame
 
 Cells = list[tuple[str, dict[str, Any]]]
@@ -36,7 +37,9 @@ def test_frames_of_handles_that_are_not_held_are_ignored(node: LoopbackNode) -> 
         others = [("s", held + 1000), ("t", held), ("", held)]
         for name, generation in others:
             inject(node, rows_frame(name, generation, [good(99)]))
-            inject(node, server_frame(("SubscriptionDeliveryLost", {"subscription": handle(name, generation), "dropped_rows": 5})))
+            inject(
+                node, server_frame(("SubscriptionDeliveryLost", {"subscription": handle(name, generation), "dropped_rows": 5}))
+            )
             inject(
                 node,
                 server_frame(
@@ -46,7 +49,9 @@ def test_frames_of_handles_that_are_not_held_are_ignored(node: LoopbackNode) -> 
                     )
                 ),
             )
-            inject(node, server_frame(("SubscriptionEnded", {"subscription": handle(name, generation), "reason": 0, "message": "x"})))
+            inject(
+                node, server_frame(("SubscriptionEnded", {"subscription": handle(name, generation), "reason": 0, "message": "x"}))
+            )
         publish(node, 1)
         assert read_ids(subscription, 1) == [1]
         inject(node, rows_frame("s", held, [good(2)]))
@@ -171,7 +176,7 @@ def test_rows_that_do_not_fit_their_schema_end_the_session_before_a_value_shows(
         waiting = Running(lambda: next_event(subscription))
         inject(node, rows_frame("s", subscription.generation, rows, key))
         assert isinstance(waiting.result(), Interrupted)
-        wait(node, sessions={"exactly": 1}, sessions_opened=2, subscriptions={"exactly": 1})
+        reopened(node)
         publish(node, 5)
         assert read_ids(subscription, 1) == [5]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import nervix_ffi
 import pytest
+
+import nervix_ffi
 from nervix_ffi import Rows
 from nervix_ffi.testing import LoopbackNode
 
@@ -105,9 +106,7 @@ def test_replies_say_what_the_library_handed_out(tap: Tap) -> None:
     assert subscription.Subscription().Name().decode() == handed.subscription.name
     assert subscription.Subscription().Generation() == handed.subscription.generation
     schema = subscription.Schema()
-    assert fields(schema, "Fields") == [
-        (field.name, field.nullable, field.sensitive) for field in handed.schema.fields
-    ]
+    assert fields(schema, "Fields") == [(field.name, field.nullable, field.sensitive) for field in handed.schema.fields]
     assert schema.Branch().Branch().decode() == handed.schema.branch
     assert fields(schema.Branch(), "Fields") == [
         (field.name, field.nullable, field.sensitive) for field in handed.schema.key_fields
@@ -139,7 +138,9 @@ def test_rows_are_the_scenarios_rows(name: str) -> None:
             assert body.Subscription().Generation() == event.generation
             found = body.Batch()
             rows = [reader.cells(found.Rows(index)) for index in range(found.RowsLength())]
-            assert [" ".join(named(scenario.fields, row)) for row in rows] == [golden.cells(scenario.fields, row) for row in batch]
+            assert [" ".join(named(scenario.fields, row)) for row in rows] == [
+                golden.cells(scenario.fields, row) for row in batch
+            ]
             key = found.BranchKey()
             if scenario.branch is None:
                 assert key is None
@@ -175,10 +176,12 @@ def test_the_stream_is_http_2_with_raw_messages_and_is_never_half_closed(tap: Ta
 @pytest.mark.rule("E-2", "C-1")
 def test_a_repetition_sends_the_same_command_under_a_new_identity(node: LoopbackNode, tap: Tap) -> None:
     node.control("drop_reply", count=2)
-    with nervix_ffi.connect(tap.uri, domain=DOMAIN, timeout=PATIENCE, request_timeout=0.4) as session:
-        with session.prepare("CREATE SCHEMA made (id U32); // as written") as execution:
-            session.execute("USE elsewhere;", timeout=PATIENCE)
-            assert execution.run(timeout=PATIENCE).completed
+    with (
+        nervix_ffi.connect(tap.uri, domain=DOMAIN, timeout=PATIENCE, request_timeout=0.4) as session,
+        session.prepare("CREATE SCHEMA made (id U32); // as written") as execution,
+    ):
+        session.execute("USE elsewhere;", timeout=PATIENCE)
+        assert execution.run(timeout=PATIENCE).completed
     requests = [reader.client(frame) for frame in tap.client_messages()]
     commands = [body for _, name, body in requests if name == "CommandRequest"]
     assert len(commands) == 3

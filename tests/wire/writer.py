@@ -8,10 +8,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import flatbuffers
+import flatbuffers  # type: ignore[import-untyped]
 
 from . import reader
-
 
 
 def _camel(name: str) -> str:

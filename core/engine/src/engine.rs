@@ -120,6 +120,8 @@ struct Run {
     /// Not to be sent before this.
     due: u64,
     backoff: Backoff,
+    /// It waits for a request that an earlier call of the same command sent.
+    joined: bool,
     /// Redirects it was given.
     redirects: u32,
     /// It waits because nobody leads.
@@ -225,12 +227,17 @@ impl Engine {
                     return;
                 }
                 let backoff = Backoff::default();
+                let joined = self
+                    .executions
+                    .get(&execution)
+                    .is_some_and(|held| held.flight.is_some());
                 self.runs.push_back(Run {
                     call,
                     execution,
                     deadline,
                     due: 0,
                     backoff,
+                    joined,
                     redirects: 0,
                     leaderless: false,
                 });
@@ -1513,6 +1520,12 @@ impl Engine {
     }
 
     fn cancelled(&mut self, execution: ExecutionId, cancelled: &RequestCancelled) {
+        // The call that it cancels is over; the one that joined its request asks again, under the same reference.
+        if let Some(run) = self.runs.iter_mut().find(|run| run.execution == execution) {
+            if std::mem::take(&mut run.joined) {
+                return;
+            }
+        }
         let Some(held) = self.executions.get(&execution) else {
             return;
         };

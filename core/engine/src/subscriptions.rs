@@ -403,6 +403,8 @@ impl Subscriptions {
         };
         if sub.place == Place::Live {
             sub.place = Place::Overflowed { asked: false };
+            // What was dropped may be of generations before the gaps that wait; delivery ends now.
+            place = None;
             // What else arrives for this generation is dropped too.
             dropped = dropped.saturating_add(1);
         }

@@ -1,0 +1,18 @@
+//! One test, or more, for each rule of the protocol that the engine owns.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bench;
+mod commands;
+mod frames;
+mod reach;
+mod requests;
+mod subscriptions;
