@@ -1,11 +1,16 @@
 //! What all nodes share: the graph, execution records, leadership, the sessions and who subscribes to what. Must not
 //! know sockets or how frames are written.
 
-use std::collections::{BTreeMap, HashMap};
+mod clocks;
+mod effects;
+mod endpoints;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nervix_wire::types::DomainClockTicked;
 use nervix_wire::types::{
     ClusterObserved, CommandCompleted, CommandDisposition, CommandOutcome, CommandRequest,
     Diagnostic, DomainInfo, DomainStatus, DomainsObserved, ExecutionReferenceConflict,
@@ -17,20 +22,24 @@ use nervix_wire::types::{
     UnsubscribeOutcome,
 };
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use self::endpoints::Endpoints;
 use crate::args::Account;
 use crate::clock::{machine_nanos, Clock};
 use crate::counts::{Counts, SessionEnd};
 use crate::faults::{Faults, Scope};
 use crate::graph::{
-    ClusterStatus, DeliveryMode, Disposition, NodeStatus, Now, Published, StatementResult,
+    ClusterStatus, DeliveryMode, Disposition, Effect, NodeStatus, Now, Published, StatementResult,
     SubscriptionId, World,
 };
-use crate::outbox::{Finish, OutFrame, Outbox};
+use crate::outbox::{Finish, Opens, OutFrame, Outbox};
 use crate::records::{is_reference, Admission, Content, Records};
 use crate::session::Session;
 use crate::statements::Statement;
 use crate::{kinds, statements};
+
+pub use self::endpoints::{Answered, ForcedAt};
 
 /// Where a subscription's rows go.
 #[derive(Clone)]
@@ -38,6 +47,15 @@ struct Route {
     outbox: Arc<Outbox>,
     handle: SubscriptionHandle,
     mode: DeliveryMode,
+    held: Arc<Mutex<Held>>,
+}
+
+/// What a BLOCKING subscription has had no room for yet.
+#[derive(Default)]
+struct Held {
+    /// Whether a task moves it into the lane.
+    moving: bool,
+    parts: VecDeque<Parts>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +75,12 @@ struct State {
     stopped_leader: Option<usize>,
     sessions: BTreeMap<u64, Arc<Session>>,
     routes: HashMap<SubscriptionId, Route>,
+    /// The sessions that follow the clock of each domain.
+    followers: BTreeMap<String, BTreeSet<u64>>,
+    /// The newest tick of each domain's clock as it is.
+    ticks: HashMap<String, DomainClockTicked>,
+    /// When the graph next has something to do, as the driver knows it.
+    deadline: Option<Now>,
 }
 
 /// Orders the publications of one relay, since a BLOCKING subscription can make one of them wait.
@@ -70,6 +94,13 @@ pub struct Cluster {
     alternate_domain_info: AtomicBool,
     next_session: AtomicU64,
     turns: Mutex<HashMap<(String, String), Turn>>,
+    endpoints: Mutex<Endpoints>,
+    /// What the graph did and sessions have not been told.
+    effects: Mutex<VecDeque<Effect>>,
+    /// Held by whoever tells them, so that all is told in order.
+    telling: Mutex<()>,
+    /// Wakes the driver when the deadline is another one.
+    wake: Notify,
 }
 
 /// Rows to publish, in either form.
@@ -82,7 +113,7 @@ pub enum Rows<'a> {
 pub struct Subscribed {
     pub outcome: SubscribeOutcome,
     /// The generation whose rows may follow the reply.
-    pub opens: Option<u64>,
+    pub opens: Option<Opens>,
 }
 
 pub fn rejected(
@@ -126,6 +157,9 @@ impl Cluster {
                 stopped_leader: None,
                 sessions: BTreeMap::new(),
                 routes: HashMap::new(),
+                followers: BTreeMap::new(),
+                ticks: HashMap::new(),
+                deadline: None,
             }),
             faults: Faults::default(),
             counts: Counts::default(),
@@ -133,6 +167,10 @@ impl Cluster {
             alternate_domain_info: AtomicBool::new(false),
             next_session: AtomicU64::new(1),
             turns: Mutex::new(HashMap::new()),
+            endpoints: Mutex::default(),
+            effects: Mutex::default(),
+            telling: Mutex::default(),
+            wake: Notify::new(),
         }
     }
 
@@ -190,19 +228,24 @@ impl Cluster {
         session
     }
 
-    pub fn close_session(&self, session: &Session, end: SessionEnd) {
-        let mut state = self.state.lock();
-        if state.sessions.remove(&session.id).is_none() {
-            return;
+    pub fn close_session(self: &Arc<Self>, session: &Session, end: SessionEnd) {
+        let closed = self.change(|state| {
+            if state.sessions.remove(&session.id).is_none() {
+                return false;
+            }
+            for id in session.forget_subscriptions() {
+                state.world.unsubscribe(id);
+                state.routes.remove(&id);
+            }
+            self.counts.subscriptions(state.routes.len());
+            self.forget_clocks(state, session);
+            self.forget_endpoints(state, session);
+            true
+        });
+        if closed {
+            session.outbox.close();
+            self.counts.session_ended(session.id, end);
         }
-        for id in session.forget_subscriptions() {
-            state.world.unsubscribe(id);
-            state.routes.remove(&id);
-        }
-        self.counts.subscriptions(state.routes.len());
-        drop(state);
-        session.outbox.close();
-        self.counts.session_ended(session.id, end);
     }
 
     fn sessions_in(&self, scope: &Scope) -> Vec<Arc<Session>> {
@@ -305,13 +348,6 @@ impl Cluster {
 
     // ---- time
 
-    /// Changes the node's clock and says what it reads afterwards, and whether it stands still.
-    pub fn with_clock(&self, change: impl FnOnce(&mut Clock)) -> (i64, bool) {
-        let mut state = self.state.lock();
-        change(&mut state.clock);
-        (state.clock.now(), state.clock.is_frozen())
-    }
-
     // ---- records
 
     pub fn expire(&self, reference: &str) -> bool {
@@ -326,7 +362,7 @@ impl Cluster {
 
     /// What a CommandRequest comes to on this node, or why it is none.
     pub fn command(
-        &self,
+        self: &Arc<Self>,
         session: &Session,
         request: &CommandRequest,
     ) -> Result<CommandOutcome, RequestRejected> {
@@ -370,7 +406,7 @@ impl Cluster {
     }
 
     fn admit(
-        &self,
+        self: &Arc<Self>,
         session: &Session,
         request: &CommandRequest,
     ) -> Result<CommandOutcome, RequestRejected> {
@@ -394,12 +430,21 @@ impl Cluster {
             );
             return Ok(misplaced(reference, second, message));
         }
-        let mut state = self.state.lock();
+        self.change(|state| self.admit_statement(state, session, request))
+    }
+
+    fn admit_statement(
+        &self,
+        state: &mut State,
+        session: &Session,
+        request: &CommandRequest,
+    ) -> Result<CommandOutcome, RequestRejected> {
+        let reference = request.execution_reference.as_str();
         if World::served_by_any_node(&request.query) {
-            return Ok(self.execute(&mut state, request));
+            return Ok(self.execute(state, request));
         }
         if state.leader != Some(session.node) {
-            return Ok(redirect(&state, reference));
+            return Ok(redirect(state, reference));
         }
         let content = Content {
             query: request.query.clone(),
@@ -415,7 +460,7 @@ impl Cluster {
             .map_err(|bad| invalid("execution_reference", bad.0))?;
         Ok(match admission {
             Admission::New => {
-                let outcome = self.execute(&mut state, request);
+                let outcome = self.execute(state, request);
                 state
                     .records
                     .record(now, reference, content, outcome.clone());
@@ -456,8 +501,12 @@ impl Cluster {
     }
 
     /// Runs a statement for nobody in particular, as a file to load or the control endpoint does.
-    pub fn run_statement(&self, domain: Option<&str>, statement: &str) -> StatementResult {
-        self.run(&mut self.state.lock(), domain, statement)
+    pub fn run_statement(
+        self: &Arc<Self>,
+        domain: Option<&str>,
+        statement: &str,
+    ) -> StatementResult {
+        self.change(|state| self.run(state, domain, statement))
     }
 
     fn run(&self, state: &mut State, domain: Option<&str>, query: &str) -> StatementResult {
@@ -526,7 +575,7 @@ impl Cluster {
     }
 
     pub fn subscribe(
-        &self,
+        self: &Arc<Self>,
         session: &Session,
         request: &SubscribeRequest,
     ) -> Result<Subscribed, RequestRejected> {
@@ -534,21 +583,29 @@ impl Cluster {
         if let Some(message) = self.faults.refused_subscription(session.place()) {
             return Ok(refused(message, Vec::new()));
         }
-        let mut state = self.state.lock();
+        Ok(self.change(|state| self.open_subscription(state, session, request)))
+    }
+
+    fn open_subscription(
+        &self,
+        state: &mut State,
+        session: &Session,
+        request: &SubscribeRequest,
+    ) -> Subscribed {
         let opened = match state.world.subscribe(&request.domain, &request.statement) {
             Ok(opened) => opened,
-            Err(failure) => return Ok(refused(failure.message, failure.diagnostics)),
+            Err(failure) => return refused(failure.message, failure.diagnostics),
         };
         let live = |id: SubscriptionId| state.routes.contains_key(&id);
         let Some(generation) = session.take_name(&opened.name, opened.id, live) else {
             state.world.unsubscribe(opened.id);
-            return Ok(refused(
+            return refused(
                 format!(
                     "the session already holds a subscription named `{}`",
                     opened.name
                 ),
                 Vec::new(),
-            ));
+            );
         };
         let handle = SubscriptionHandle {
             name: opened.name,
@@ -561,10 +618,11 @@ impl Cluster {
                 outbox: session.outbox.clone(),
                 handle: handle.clone(),
                 mode: opened.delivery,
+                held: Arc::default(),
             },
         );
         self.counts.subscriptions(state.routes.len());
-        Ok(Subscribed {
+        Subscribed {
             outcome: SubscribeOutcome {
                 message: format!("subscription `{}` is open", handle.name),
                 disposition: SubscribeDisposition::SubscriptionOpened(SubscriptionOpened {
@@ -576,30 +634,33 @@ impl Cluster {
                 }),
                 diagnostics: Vec::new(),
             },
-            opens: Some(generation),
-        })
+            opens: Some(Opens::Subscription(generation)),
+        }
     }
 
     pub fn unsubscribe(
-        &self,
+        self: &Arc<Self>,
         session: &Session,
         name: &str,
     ) -> Result<UnsubscribeOutcome, RequestRejected> {
         if name.is_empty() {
             return Err(invalid("subscription", "the name is empty"));
         }
-        let mut state = self.state.lock();
-        let Some((id, generation)) = session.release_name(name) else {
+        let released = self.change(|state| {
+            let (id, generation) = session.release_name(name)?;
+            state.world.unsubscribe(id);
+            state.routes.remove(&id);
+            session.outbox.close_lane(generation);
+            self.counts.subscriptions(state.routes.len());
+            Some(generation)
+        });
+        let Some(generation) = released else {
             return Ok(UnsubscribeOutcome {
                 disposition: UnsubscribeDisposition::RequestFailed,
                 message: format!("the session holds no subscription named `{name}`"),
                 diagnostics: Vec::new(),
             });
         };
-        state.world.unsubscribe(id);
-        state.routes.remove(&id);
-        session.outbox.close_lane(generation);
-        self.counts.subscriptions(state.routes.len());
         Ok(UnsubscribeOutcome {
             disposition: UnsubscribeDisposition::SubscriptionDeleted(SubscriptionDeleted {
                 subscription: SubscriptionHandle {
@@ -615,7 +676,12 @@ impl Cluster {
     // ---- rows
 
     /// Publishes one batch and returns once every BLOCKING subscription has room for its share.
-    pub async fn publish(&self, domain: &str, relay: &str, rows: Rows<'_>) -> Result<u64, String> {
+    pub async fn publish(
+        self: &Arc<Self>,
+        domain: &str,
+        relay: &str,
+        rows: Rows<'_>,
+    ) -> Result<u64, String> {
         let turn = self
             .turns
             .lock()
@@ -623,8 +689,7 @@ impl Cluster {
             .or_default()
             .clone();
         let _turn = turn.lock().await;
-        let (published, mut routes) = {
-            let mut state = self.state.lock();
+        let (published, mut routes) = self.change(|state| {
             let now = Now(state.clock.now());
             let published: Published = match rows {
                 Rows::Json(value) => state.world.publish_json(now, domain, relay, value)?,
@@ -635,8 +700,8 @@ impl Cluster {
                 .iter()
                 .map(|delivery| state.routes.get(&delivery.subscription).cloned())
                 .collect();
-            (published, routes)
-        };
+            Ok::<_, String>((published, routes))
+        })?;
         // Subscriptions that can wait come last, so that they hold back the relay and not each other's neighbours.
         let mut blocking = Vec::new();
         for (delivery, route) in published.deliveries.into_iter().zip(routes.drain(..)) {
@@ -654,31 +719,53 @@ impl Cluster {
     }
 
     async fn deliver(&self, route: Route, delivery: crate::graph::Delivery) {
+        self.deliver_parts(&route, parts_of(&route, delivery)).await;
+    }
+
+    async fn deliver_parts(&self, route: &Route, parts: Parts) {
         let generation = route.handle.generation;
-        for payload in delivery.frames {
-            let rows = u64::try_from(payload.row_count()).unwrap_or(u64::MAX);
-            match payload.encode(&route.handle) {
-                Ok(frame) => {
+        for part in parts {
+            match part {
+                RowsPart::Rows(frame, rows) => {
                     let waiting = || self.counts.block();
                     route
                         .outbox
-                        .deliver(generation, route.mode, Bytes::from(frame), rows, waiting)
+                        .deliver(generation, route.mode, frame, rows, waiting)
                         .await;
                 }
-                Err(error) => {
-                    route.outbox.skipped(
-                        generation,
-                        RowsSkippedCause::EncodingFailed,
-                        rows,
-                        error.to_string(),
-                    );
+                RowsPart::Skipped(cause, rows, message) => {
+                    route.outbox.skipped(generation, cause, rows, message);
                 }
             }
         }
-        for (cause, rows, message) in delivery.skipped {
-            route.outbox.skipped(generation, cause, rows, message);
-        }
     }
+}
+
+/// What a subscription gets of one batch, frame by frame.
+enum RowsPart {
+    Rows(Bytes, u64),
+    Skipped(RowsSkippedCause, u64, String),
+}
+
+/// Frames are encoded as they are taken, so that a large batch is not held twice.
+type Parts = Box<dyn Iterator<Item = RowsPart> + Send>;
+
+fn parts_of(route: &Route, delivery: crate::graph::Delivery) -> Parts {
+    let handle = route.handle.clone();
+    let frames = delivery.frames.into_iter().map(move |payload| {
+        let rows = u64::try_from(payload.row_count()).unwrap_or(u64::MAX);
+        match payload.encode(&handle) {
+            Ok(frame) => RowsPart::Rows(Bytes::from(frame), rows),
+            Err(error) => {
+                RowsPart::Skipped(RowsSkippedCause::EncodingFailed, rows, error.to_string())
+            }
+        }
+    });
+    let skipped = delivery
+        .skipped
+        .into_iter()
+        .map(|(cause, rows, message)| RowsPart::Skipped(cause, rows, message));
+    Box::new(frames.chain(skipped))
 }
 
 fn check_domain(domain: Option<&str>) -> Result<(), RequestRejected> {

@@ -1,6 +1,8 @@
 //! The control endpoint: JSON over HTTP on a port of its own, one action a path. Must not do anything itself beyond
 //! reading a body and saying what is wrong with it; the cluster, its faults and the server do the rest.
 
+mod endpoints;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +100,7 @@ impl Control {
         let done = match (request.method().clone(), path.as_str()) {
             (Method::GET, "health") => Ok(self.health()),
             (Method::GET, "counts") => Ok(self.cluster.counts.report()),
+            (Method::GET, "batches") => Ok(json!({ "batches": self.cluster.counts.batches() })),
             (Method::POST, _) => self.post(&path, request).await,
             _ => Err(Problem::NoSuchAction),
         };
@@ -112,7 +115,7 @@ impl Control {
             ),
             Err(Problem::NoSuchAction) => respond(
                 StatusCode::NOT_FOUND,
-                &json!({ "error": format!("there is no action `{path}`; actions are posted, health and counts are got") }),
+                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts and batches are got") }),
             ),
         }
     }
@@ -218,6 +221,15 @@ impl Control {
             "domain_info" => self.domain_info(fields),
             "clock" => self.clock(fields),
             "notice" => self.notice(fields),
+            "suspend" => self.suspend(fields, true),
+            "resume" => self.suspend(fields, false),
+            "end_producer" => self.end_producer(fields),
+            "end_consumer" => self.end_consumer(fields),
+            "answer" => self.answer_with(fields),
+            "describe_otherwise" => self.describe_otherwise(fields),
+            "clock_installed" => self.clock_installed(fields),
+            "clock_frame" => self.clock_frame(fields),
+            "producer_frame" => self.producer_frame(fields),
             _ => Err(Problem::NoSuchAction),
         }
     }

@@ -1,15 +1,19 @@
 //! What tests ask about afterwards: connections, sessions and how each ended, frames by kind, commands by reference.
 //! Must not decide anything; whoever causes something tells it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use nervix_wire::types::{
+    OutcomeUncertainty, ProcessingFailure, SubmissionDisposition, SubmissionRefusal,
+};
 use parking_lot::Mutex;
 use serde_json::{json, Map, Value};
 use tokio::sync::watch;
 
-/// Sessions and references are remembered up to these numbers, the oldest forgotten first.
+/// Sessions, references and batches are remembered up to these numbers, the oldest forgotten first.
 const SESSIONS_KEPT: usize = 4096;
 const REFERENCES_KEPT: usize = 65_536;
+const BATCHES_KEPT: usize = 65_536;
 
 /// Which way a frame went, as seen from the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +62,35 @@ struct SessionEntry {
     end: Option<SessionEnd>,
 }
 
+/// What became of the batches of one content.
+#[derive(Debug, Default)]
+struct BatchEntry {
+    bytes: usize,
+    received: u64,
+    /// What each receipt came to, in the order in which that was told.
+    outcomes: Vec<&'static str>,
+}
+
+impl BatchEntry {
+    /// Whether each outcome so far lets a client send the batch again by itself, and none is missing.
+    fn may_come_again(&self) -> bool {
+        self.received == u64::try_from(self.outcomes.len()).unwrap_or(u64::MAX)
+            && self
+                .outcomes
+                .iter()
+                .all(|outcome| matches!(*outcome, "Suspended" | "Busy"))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Batches {
+    entries: HashMap<[u8; 32], BatchEntry>,
+    order: VecDeque<[u8; 32]>,
+    received: u64,
+    resent: u64,
+    forbidden: u64,
+}
+
 #[derive(Debug, Default)]
 struct Totals {
     connections_opened: u64,
@@ -77,6 +110,12 @@ struct Totals {
     held: u64,
     blocked_publications: u64,
     published_rows: u64,
+    clocks: u64,
+    producers: u64,
+    consumers: u64,
+    parked_reads: u64,
+    outstanding_batches: u64,
+    batches: Batches,
 }
 
 /// The counters, and a signal at each change.
@@ -184,6 +223,60 @@ impl Counts {
         self.change(|totals| totals.subscriptions = u64::try_from(open).unwrap_or(u64::MAX));
     }
 
+    pub fn clocks(&self, followed: usize) {
+        self.change(|totals| totals.clocks = u64::try_from(followed).unwrap_or(u64::MAX));
+    }
+
+    pub fn endpoints(&self, producers: usize, consumers: usize) {
+        self.change(|totals| {
+            totals.producers = u64::try_from(producers).unwrap_or(u64::MAX);
+            totals.consumers = u64::try_from(consumers).unwrap_or(u64::MAX);
+        });
+    }
+
+    /// More or fewer reads wait for a batch.
+    pub fn parked_reads(&self, change: i64) {
+        self.change(|totals| {
+            totals.parked_reads = totals.parked_reads.saturating_add_signed(change);
+        });
+    }
+
+    /// More or fewer batches wait for their outcome.
+    pub fn outstanding(&self, change: i64) {
+        self.change(|totals| {
+            totals.outstanding_batches = totals.outstanding_batches.saturating_add_signed(change);
+        });
+    }
+
+    pub fn batch_received(&self, content: &[u8; 32], bytes: usize) {
+        self.change(|totals| {
+            let batches = &mut totals.batches;
+            batches.received += 1;
+            let entry = batches.entries.entry(*content).or_default();
+            if entry.received == 0 {
+                batches.order.push_back(*content);
+            } else {
+                batches.resent += 1;
+                batches.forbidden += u64::from(!entry.may_come_again());
+            }
+            entry.bytes = bytes;
+            entry.received += 1;
+            if batches.order.len() > BATCHES_KEPT {
+                if let Some(oldest) = batches.order.pop_front() {
+                    batches.entries.remove(&oldest);
+                }
+            }
+        });
+    }
+
+    pub fn batch_concluded(&self, content: &[u8; 32], disposition: &SubmissionDisposition) {
+        self.change(|totals| {
+            if let Some(entry) = totals.batches.entries.get_mut(content) {
+                entry.outcomes.push(outcome_name(disposition));
+            }
+        });
+    }
+
     /// Counts a request that waits in the node until told, for as long as the guard lives.
     pub fn hold(&self) -> Gauge<'_> {
         Gauge::new(self, |totals| &mut totals.held)
@@ -233,7 +326,37 @@ impl Counts {
             "held": totals.held,
             "blocked_publications": totals.blocked_publications,
             "published_rows": totals.published_rows,
+            "clocks": totals.clocks,
+            "producers": totals.producers,
+            "consumers": totals.consumers,
+            "parked_reads": totals.parked_reads,
+            "outstanding_batches": totals.outstanding_batches,
+            "batches": {
+                "received": totals.batches.received,
+                "resent": totals.batches.resent,
+                "forbidden_resends": totals.batches.forbidden,
+                "contents": totals.batches.order.len(),
+            },
         })
+    }
+
+    /// Each content of a batch in the order of its first receipt, with what became of it.
+    pub fn batches(&self) -> Value {
+        let totals = self.totals.lock();
+        let batches = &totals.batches;
+        batches
+            .order
+            .iter()
+            .filter_map(|content| Some((content, batches.entries.get(content)?)))
+            .map(|(content, entry)| {
+                json!({
+                    "content": blake3::Hash::from_bytes(*content).to_hex().as_str(),
+                    "bytes": entry.bytes,
+                    "received": entry.received,
+                    "outcomes": entry.outcomes,
+                })
+            })
+            .collect()
     }
 
     fn value(&self, subject: &Subject) -> u64 {
@@ -250,6 +373,12 @@ impl Counts {
             Subject::Subscriptions => totals.subscriptions,
             Subject::Held => totals.held,
             Subject::BlockedPublications => totals.blocked_publications,
+            Subject::Clocks => totals.clocks,
+            Subject::Producers => totals.producers,
+            Subject::Consumers => totals.consumers,
+            Subject::ParkedReads => totals.parked_reads,
+            Subject::OutstandingBatches => totals.outstanding_batches,
+            Subject::Batches => totals.batches.received,
             Subject::Frames(direction, kind) => {
                 let frames = match direction {
                     Direction::In => &totals.frames_in,
@@ -276,6 +405,36 @@ impl Counts {
                 return;
             }
         }
+    }
+}
+
+/// What a test calls an outcome: a refusal, a failure or an uncertainty by its own name.
+fn outcome_name(disposition: &SubmissionDisposition) -> &'static str {
+    match disposition {
+        SubmissionDisposition::SubmissionCompleted => "Completed",
+        SubmissionDisposition::SubmissionNotAdmitted(refused) => match refused.refusal {
+            SubmissionRefusal::MalformedBatch => "MalformedBatch",
+            SubmissionRefusal::UnexpectedMessage => "UnexpectedMessage",
+            SubmissionRefusal::CompressedBatch => "CompressedBatch",
+            SubmissionRefusal::SchemaMismatch => "SchemaMismatch",
+            SubmissionRefusal::NotOneBatch => "NotOneBatch",
+            SubmissionRefusal::TooManyRows => "TooManyRows",
+            SubmissionRefusal::BatchTooLarge => "BatchTooLarge",
+            SubmissionRefusal::InvalidData => "InvalidData",
+            SubmissionRefusal::Suspended => "Suspended",
+            SubmissionRefusal::Busy => "Busy",
+            SubmissionRefusal::Draining => "Draining",
+            SubmissionRefusal::ProducerEnded => "ProducerEnded",
+            SubmissionRefusal::CreditExceeded => "CreditExceeded",
+        },
+        SubmissionDisposition::SubmissionFailed(failed) => match failed.failure {
+            ProcessingFailure::AckTimedOut => "AckTimedOut",
+            ProcessingFailure::Rejected => "Rejected",
+        },
+        SubmissionDisposition::SubmissionOutcomeUnknown(unknown) => match unknown.cause {
+            OutcomeUncertainty::Interrupted => "Interrupted",
+            OutcomeUncertainty::OwnerLost => "OwnerLost",
+        },
     }
 }
 
@@ -315,6 +474,12 @@ pub enum Subject {
     Subscriptions,
     Held,
     BlockedPublications,
+    Clocks,
+    Producers,
+    Consumers,
+    ParkedReads,
+    OutstandingBatches,
+    Batches,
     Frames(Direction, String),
     Ended(String),
 }
@@ -353,6 +518,12 @@ impl Condition {
                 "subscriptions" => Subject::Subscriptions,
                 "held" => Subject::Held,
                 "blocked_publications" => Subject::BlockedPublications,
+                "clocks" => Subject::Clocks,
+                "producers" => Subject::Producers,
+                "consumers" => Subject::Consumers,
+                "parked_reads" => Subject::ParkedReads,
+                "outstanding_batches" => Subject::OutstandingBatches,
+                "batches" => Subject::Batches,
                 "frames" => {
                     for (direction, kinds) in object(name, value)? {
                         let direction = match direction.as_str() {

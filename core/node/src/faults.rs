@@ -1,10 +1,11 @@
 //! What tests have armed: which frame is cut, spoiled, withheld or answered otherwise, and how often. Must not carry
 //! anything out; whoever asks acts on the answer.
 
-use nervix_wire::types::{CommandDisposition, RequestRejection};
+use nervix_wire::types::{CommandDisposition, ReplyBody, RequestRejection};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::answers::Change;
 use crate::counts::Direction;
 use crate::hostile::{BadParts, Corruption};
 use crate::kinds;
@@ -98,6 +99,14 @@ pub struct Answer {
     pub execute: bool,
 }
 
+/// A reply in place of a request's own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forced {
+    pub body: ReplyBody,
+    /// Whether the request is carried out all the same.
+    pub execute: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFailure {
     Unauthenticated,
@@ -113,6 +122,8 @@ struct Armed {
     drops: Vec<Rule<()>>,
     rejections: Vec<Rule<Rejection>>,
     answers: Vec<Rule<Answer>>,
+    forced: Vec<Rule<Forced>>,
+    changes: Vec<Rule<Change>>,
     wrong_references: Vec<Rule<String>>,
     refused_subscriptions: Vec<Rule<String>>,
     calls: Vec<Rule<CallFailure>>,
@@ -170,6 +181,8 @@ impl Faults {
         arm_drop(drops: ()),
         arm_rejection(rejections: Rejection),
         arm_answer(answers: Answer),
+        arm_forced(forced: Forced),
+        arm_change(changes: Change),
         arm_wrong_reference(wrong_references: String),
         arm_refused_subscription(refused_subscriptions: String),
         arm_call_failure(calls: CallFailure),
@@ -224,6 +237,19 @@ impl Faults {
     pub fn answer(&self, place: Place) -> Option<Answer> {
         fire(&mut self.armed.lock().answers, |rule| {
             rule.scope.covers(place)
+        })
+    }
+
+    pub fn forced(&self, place: Place, kind: &str) -> Option<Forced> {
+        fire(&mut self.armed.lock().forced, |rule| {
+            rule.scope.matches(place, kind)
+        })
+    }
+
+    /// What an endpoint's description says that is not so.
+    pub fn change(&self, place: Place, kind: &str) -> Option<Change> {
+        fire(&mut self.armed.lock().changes, |rule| {
+            rule.scope.matches(place, kind)
         })
     }
 

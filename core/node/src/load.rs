@@ -1,13 +1,14 @@
 //! Running a file of statements before serving. Must not know how a statement runs.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::graph::Disposition;
 use crate::statements;
 
 /// Runs a file's statements one by one, USE setting the domain of those after it.
-pub fn load(cluster: &Cluster, path: &Path) -> Result<(), String> {
+pub fn load(cluster: &Arc<Cluster>, path: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     let mut domain = None;

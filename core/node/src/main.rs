@@ -1,6 +1,7 @@
 //! nervix-loopback: an embedded stand-in for a Nervix cluster, for development and tests. Owns the process: arguments,
 //! the runtime, the line that says where it serves, and its end.
 
+mod answers;
 mod args;
 mod clock;
 mod cluster;
@@ -121,6 +122,7 @@ async fn serve(options: Options) -> Result<(), String> {
         server,
     });
     tokio::spawn(control::serve(control, listener));
+    tokio::spawn(cluster.clone().drive());
     announce(&cluster, control_address)?;
 
     let parent = async {

@@ -1,12 +1,15 @@
-//! What a session still has to send: replies and news in order, and one bounded lane for each subscription. Must not
-//! know sockets; a writer takes frames from it one by one.
+//! What a session still has to send: replies and news in order, one bounded lane for each subscription, and the newest
+//! of each clock and producer that it follows. Must not know sockets; a writer takes frames from it one by one.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use nervix_wire::types::{
-    RowsSkippedCause, ServerBody, ServerMessage, SubscriptionDeliveryLost, SubscriptionEndReason,
-    SubscriptionEnded, SubscriptionHandle, SubscriptionRowsSkipped,
+    DomainClockAttachmentEndReason, DomainClockAttachmentEnded, DomainClockObservation,
+    DomainClockObserved, DomainClockTicked, ProducerAdmission, ProducerAdmissionChanged,
+    ProducerEndReason, ProducerEnded, RowsSkippedCause, ServerBody, ServerMessage,
+    SubscriptionDeliveryLost, SubscriptionEndReason, SubscriptionEnded, SubscriptionHandle,
+    SubscriptionRowsSkipped,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -23,8 +26,18 @@ const REPLIES_LIMIT: usize = 256;
 pub struct OutFrame {
     pub kind: &'static str,
     pub bytes: Bytes,
-    /// The subscription generation whose lane may flow once this frame was written.
-    pub opens: Option<u64>,
+    /// What may flow once this frame was written.
+    pub opens: Option<Opens>,
+}
+
+/// What a reply opens: news about it must not overtake the reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opens {
+    /// A subscription's generation.
+    Subscription(u64),
+    /// A domain's clock.
+    Clock(String),
+    Producer(u64),
 }
 
 /// How the node ends a session.
@@ -82,13 +95,81 @@ struct Lane {
     ended: bool,
 }
 
+/// What a client that follows a clock has not been told yet: the newest clock, then the newest tick of it.
+#[derive(Debug, Default)]
+struct ClockLane {
+    flowing: bool,
+    state: Option<DomainClockObservation>,
+    tick: Option<DomainClockTicked>,
+    ended: Option<DomainClockAttachmentEndReason>,
+}
+
+/// What a client has not been told of a producer. Outcomes are replies, and all of them go out before.
+#[derive(Debug, Default)]
+struct ProducerLane {
+    flowing: bool,
+    admission: Option<ProducerAdmission>,
+    ended: Option<(ProducerEndReason, String)>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     replies: VecDeque<OutFrame>,
+    clocks: BTreeMap<String, ClockLane>,
+    producers: BTreeMap<u64, ProducerLane>,
     lanes: BTreeMap<u64, Lane>,
     served_last: u64,
     finish: Option<(Finish, bool)>,
     closed: bool,
+}
+
+impl State {
+    fn clear_lanes(&mut self) {
+        self.clocks.clear();
+        self.producers.clear();
+        self.lanes.clear();
+    }
+
+    /// The next frame about a clock that may flow: what changed first, what ticked after it.
+    fn take_clock(&mut self) -> Option<OutFrame> {
+        let (domain, lane) = self.clocks.iter_mut().find(|(_, lane)| {
+            lane.flowing && (lane.state.is_some() || lane.tick.is_some() || lane.ended.is_some())
+        })?;
+        let domain = domain.clone();
+        let body = if let Some(clock) = lane.state.take() {
+            ServerBody::DomainClockObserved(DomainClockObserved { domain, clock })
+        } else if let Some(tick) = lane.tick.take() {
+            ServerBody::DomainClockTicked(tick)
+        } else {
+            let reason = lane.ended.take()?;
+            self.clocks.remove(&domain);
+            ServerBody::DomainClockAttachmentEnded(DomainClockAttachmentEnded { domain, reason })
+        };
+        Some(encoded(body))
+    }
+
+    fn take_producer(&mut self) -> Option<OutFrame> {
+        let (producer, lane) = self
+            .producers
+            .iter_mut()
+            .find(|(_, lane)| lane.flowing && (lane.admission.is_some() || lane.ended.is_some()))?;
+        let producer = *producer;
+        let body = if let Some(admission) = lane.admission.take() {
+            ServerBody::ProducerAdmissionChanged(ProducerAdmissionChanged {
+                producer,
+                admission,
+            })
+        } else {
+            let (reason, message) = lane.ended.take()?;
+            self.producers.remove(&producer);
+            ServerBody::ProducerEnded(ProducerEnded {
+                producer,
+                reason,
+                message,
+            })
+        };
+        Some(encoded(body))
+    }
 }
 
 /// What became of a frame of rows.
@@ -131,10 +212,96 @@ impl Outbox {
         );
     }
 
-    pub fn let_flow(&self, generation: u64) {
-        if let Some(lane) = self.state.lock().lanes.get_mut(&generation) {
-            lane.flowing = true;
+    /// Makes a place for the news of a clock, kept until the reply that attaches it was written.
+    pub fn open_clock(&self, domain: &str) {
+        let lane = ClockLane::default();
+        self.state.lock().clocks.insert(domain.to_owned(), lane);
+    }
+
+    /// Forgets a clock and what was not said of it.
+    pub fn close_clock(&self, domain: &str) {
+        self.state.lock().clocks.remove(domain);
+    }
+
+    /// The clock changed: its older state and every tick of it that waits are of no account any more.
+    pub fn clock_changed(&self, domain: &str, clock: DomainClockObservation) {
+        self.with_clock(domain, |lane| {
+            lane.state = Some(clock);
+            lane.tick = None;
+        });
+    }
+
+    pub fn clock_ticked(&self, tick: DomainClockTicked) {
+        let domain = tick.domain.clone();
+        self.with_clock(&domain, |lane| lane.tick = Some(tick));
+    }
+
+    /// Says that a clock is gone, and nothing of it afterwards.
+    pub fn clock_ended(&self, domain: &str, reason: DomainClockAttachmentEndReason) {
+        self.with_clock(domain, |lane| {
+            lane.state = None;
+            lane.tick = None;
+            lane.ended = Some(reason);
+        });
+    }
+
+    fn with_clock(&self, domain: &str, change: impl FnOnce(&mut ClockLane)) {
+        if let Some(lane) = self
+            .state
+            .lock()
+            .clocks
+            .get_mut(domain)
+            .filter(|lane| lane.ended.is_none())
+        {
+            change(lane);
         }
+        self.writer.notify_one();
+    }
+
+    /// Makes a place for the news of a producer, kept until the reply that opens it was written.
+    pub fn open_producer(&self, producer: u64) {
+        let lane = ProducerLane::default();
+        self.state.lock().producers.insert(producer, lane);
+    }
+
+    /// Forgets a producer and what was not said of it.
+    pub fn close_producer(&self, producer: u64) {
+        self.state.lock().producers.remove(&producer);
+    }
+
+    pub fn admission_changed(&self, producer: u64, admission: ProducerAdmission) {
+        if let Some(lane) = self.state.lock().producers.get_mut(&producer) {
+            lane.admission = Some(admission);
+        }
+        self.writer.notify_one();
+    }
+
+    /// Says that a producer ended, and nothing of it afterwards. Its outcomes were given to `send` before.
+    pub fn producer_ended(&self, producer: u64, reason: ProducerEndReason, message: String) {
+        if let Some(lane) = self.state.lock().producers.get_mut(&producer) {
+            lane.admission = None;
+            lane.ended = Some((reason, message));
+        }
+        self.writer.notify_one();
+    }
+
+    pub fn let_flow(&self, opened: &Opens) {
+        let mut state = self.state.lock();
+        let flowing = match opened {
+            Opens::Subscription(generation) => state
+                .lanes
+                .get_mut(generation)
+                .map(|lane| &mut lane.flowing),
+            Opens::Clock(domain) => state.clocks.get_mut(domain).map(|lane| &mut lane.flowing),
+            Opens::Producer(producer) => state
+                .producers
+                .get_mut(producer)
+                .map(|lane| &mut lane.flowing),
+        };
+        if let Some(flowing) = flowing {
+            *flowing = true;
+        }
+        drop(state);
         self.writer.notify_one();
     }
 
@@ -173,6 +340,15 @@ impl Outbox {
         drop(state);
         self.writer.notify_one();
         Push::Done
+    }
+
+    /// Offers rows to a subscription; false when it is BLOCKING and has no room.
+    pub fn offer(&self, generation: u64, mode: DeliveryMode, frame: &Bytes, rows: u64) -> bool {
+        let drops = match mode {
+            DeliveryMode::Blocking => None,
+            DeliveryMode::Dropping => Some(rows),
+        };
+        self.try_rows(generation, frame, drops) == Push::Done
     }
 
     /// Offers rows to a subscription. BLOCKING waits for room, and calls `waiting` once before it does; DROPPING counts
@@ -245,7 +421,7 @@ impl Outbox {
         if !drain {
             state.replies.clear();
         }
-        state.lanes.clear();
+        state.clear_lanes();
         state.finish = Some((finish, drain));
         drop(state);
         self.writer.notify_one();
@@ -267,7 +443,7 @@ impl Outbox {
         let mut state = self.state.lock();
         state.closed = true;
         state.replies.clear();
-        state.lanes.clear();
+        state.clear_lanes();
         drop(state);
         self.writer.notify_one();
         self.room.notify_waiters();
@@ -346,6 +522,12 @@ impl Outbox {
         }
         if let Some((finish, _)) = &state.finish {
             return Some(Next::Finish(finish.clone()));
+        }
+        if let Some(frame) = state.take_producer() {
+            return Some(Next::Frame(frame));
+        }
+        if let Some(frame) = state.take_clock() {
+            return Some(Next::Frame(frame));
         }
         let after = state.served_last;
         let generation = state

@@ -17,14 +17,14 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, Notify};
 use tokio::task::JoinSet;
 
-use crate::cluster::{rejected, Cluster};
+use crate::cluster::{rejected, Answered, Cluster};
 use crate::counts::{Direction, SessionEnd};
-use crate::faults::{Place, Split, Spoil, When};
+use crate::faults::{Place, Split, Spoil, Waiter, When};
 use crate::graph::SubscriptionId;
 use crate::grpc::{self, CallEnd, Envelope, Incoming, MessageReader, Status};
 use crate::hostile;
 use crate::kinds;
-use crate::outbox::{Finish, Next, OutFrame, Outbox};
+use crate::outbox::{Finish, Next, Opens, OutFrame, Outbox};
 use crate::server::ConnectionControl;
 
 /// Requests that may be unanswered at once.
@@ -38,6 +38,33 @@ struct Flight {
     /// How the session ends instead of answering, once the request was carried out.
     cut: Option<Finish>,
     cancelled: Arc<Notify>,
+    /// A batch is bounded by its producer's credit and does not count as a request in flight.
+    submission: bool,
+    /// What a test wants answered, whatever comes out.
+    forced: Option<ReplyBody>,
+}
+
+#[derive(Debug, Default)]
+struct Flights {
+    open: HashMap<u64, Flight>,
+    submissions: usize,
+}
+
+impl Flights {
+    fn insert(&mut self, request_id: u64, flight: Flight) {
+        self.submissions += usize::from(flight.submission);
+        self.open.insert(request_id, flight);
+    }
+
+    fn remove(&mut self, request_id: u64) -> Option<Flight> {
+        let flight = self.open.remove(&request_id)?;
+        self.submissions -= usize::from(flight.submission);
+        Some(flight)
+    }
+
+    fn is_full(&self) -> bool {
+        self.open.len() - self.submissions >= IN_FLIGHT_LIMIT
+    }
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +78,7 @@ pub struct Session {
     pub node: usize,
     pub user: String,
     pub outbox: Arc<Outbox>,
-    flights: Mutex<HashMap<u64, Flight>>,
+    flights: Mutex<Flights>,
     names: Mutex<Names>,
 }
 
@@ -62,7 +89,7 @@ impl Session {
             node,
             user,
             outbox: Arc::new(Outbox::default()),
-            flights: Mutex::new(HashMap::new()),
+            flights: Mutex::default(),
             names: Mutex::new(Names::default()),
         }
     }
@@ -106,7 +133,7 @@ impl Session {
 
     /// Marks a request as being carried out; false when it was cancelled before.
     fn admit(&self, request_id: u64) -> bool {
-        match self.flights.lock().get_mut(&request_id) {
+        match self.flights.lock().open.get_mut(&request_id) {
             Some(flight) => {
                 flight.admitted = true;
                 true
@@ -116,19 +143,33 @@ impl Session {
     }
 
     fn land(&self, request_id: u64) -> Option<Flight> {
-        self.flights.lock().remove(&request_id)
+        self.flights.lock().remove(request_id)
     }
 
     fn cancellation(&self, request_id: u64) -> Option<Arc<Notify>> {
         let flights = self.flights.lock();
         flights
+            .open
             .get(&request_id)
             .map(|flight| flight.cancelled.clone())
+    }
+
+    /// What a test wants answered to a request.
+    pub fn forced(&self, request_id: u64) -> Option<ReplyBody> {
+        let flights = self.flights.lock();
+        flights.open.get(&request_id)?.forced.clone()
+    }
+
+    fn force(&self, request_id: u64, body: ReplyBody) {
+        if let Some(flight) = self.flights.lock().open.get_mut(&request_id) {
+            flight.forced = Some(body);
+        }
     }
 
     fn cut_of(&self, request_id: u64) -> Option<Finish> {
         self.flights
             .lock()
+            .open
             .get(&request_id)
             .and_then(|flight| flight.cut.clone())
     }
@@ -137,8 +178,17 @@ impl Session {
 /// What answers a request, and what is sent right after it.
 struct Answer {
     body: ReplyBody,
-    opens: Option<u64>,
+    opens: Option<Opens>,
     after: Vec<ServerBody>,
+}
+
+impl Answer {
+    fn opening(body: ReplyBody, opens: Option<Opens>) -> Self {
+        Self {
+            opens,
+            ..body.into()
+        }
+    }
 }
 
 impl From<ReplyBody> for Answer {
@@ -219,8 +269,8 @@ async fn write(
             break;
         }
         cluster.counts.frame(Direction::Out, frame.kind);
-        if let Some(generation) = frame.opens {
-            session.outbox.let_flow(generation);
+        if let Some(opened) = &frame.opens {
+            session.outbox.let_flow(opened);
         }
         if let Some((When::After, finish)) = cut {
             session.outbox.finish(finish, false);
@@ -256,15 +306,17 @@ impl Reader {
         let outbox = &self.session.outbox;
         // Dropping these ends the requests that still wait, none of which was admitted or has anyone to answer.
         let mut requests = JoinSet::new();
-        let (lane, mut queue) = mpsc::unbounded_channel::<(u64, ClientRequest)>();
-        requests.spawn({
+        let mut lane = || {
+            let (lane, mut queue) = mpsc::unbounded_channel::<(u64, ClientRequest)>();
             let (cluster, session) = (self.cluster.clone(), self.session.clone());
-            async move {
+            requests.spawn(async move {
                 while let Some((request_id, request)) = queue.recv().await {
                     process(&cluster, &session, request_id, request).await;
                 }
-            }
-        });
+            });
+            lane
+        };
+        let (ordered, batches) = (lane(), lane());
         let end = loop {
             let incoming = tokio::select! {
                 biased;
@@ -281,14 +333,17 @@ impl Reader {
                         continue;
                     }
                     if let Some((request_id, request)) = self.accept(&frame) {
-                        if in_order(&request) {
-                            // The lane lives as long as this loop.
-                            let _ = lane.send((request_id, request));
-                        } else {
-                            let (cluster, session) = (self.cluster.clone(), self.session.clone());
-                            requests.spawn(async move {
-                                process(&cluster, &session, request_id, request).await
-                            });
+                        // The lanes live as long as this loop.
+                        match order(&request) {
+                            Order::Commands => drop(ordered.send((request_id, request))),
+                            Order::Batches => drop(batches.send((request_id, request))),
+                            Order::None => {
+                                let (cluster, session) =
+                                    (self.cluster.clone(), self.session.clone());
+                                requests.spawn(async move {
+                                    process(&cluster, &session, request_id, request).await
+                                });
+                            }
                         }
                     }
                 }
@@ -307,7 +362,7 @@ impl Reader {
         }
         match end {
             CallEnd::EndStream => {
-                drop(lane);
+                drop((ordered, batches));
                 while requests.join_next().await.is_some() {}
                 outbox.finish(
                     Finish::Status {
@@ -359,7 +414,7 @@ impl Reader {
         }
         self.cluster.counts.frame(Direction::In, kind);
         let mut flights = self.session.flights.lock();
-        if flights.contains_key(&request_id) {
+        if flights.open.contains_key(&request_id) {
             drop(flights);
             let rejected = rejected(
                 RequestRejection::DuplicateRequestId,
@@ -370,15 +425,31 @@ impl Reader {
             return None;
         }
         if let ClientRequest::CancelRequest(cancel) = &request {
-            let target = flights.remove(&cancel.target_request_id);
+            let target = cancel.target_request_id;
+            let submission = flights.open.get(&target).is_some_and(|it| it.submission);
+            let flight = if submission {
+                None
+            } else {
+                flights.remove(target)
+            };
             drop(flights);
-            self.cancel(request_id, cancel.target_request_id, target);
+            if submission {
+                let rejected = rejected(
+                    RequestRejection::InvalidRequest,
+                    Some("target_request_id"),
+                    format!("request {target} is a submitted batch, which cannot be cancelled"),
+                );
+                self.answer(request_id, rejected.into());
+            } else {
+                self.cancel(request_id, target, flight);
+            }
             if let Some((_, finish)) = cut {
                 self.session.outbox.finish(finish, false);
             }
             return None;
         }
-        if flights.len() >= IN_FLIGHT_LIMIT {
+        let submission = matches!(request, ClientRequest::SubmitBatchRequest(_));
+        if !submission && flights.is_full() {
             drop(flights);
             let rejected = rejected(
                 RequestRejection::TooManyRequestsInFlight,
@@ -404,6 +475,8 @@ impl Reader {
                 admitted: false,
                 cut: cut.map(|(_, finish)| finish),
                 cancelled: Arc::new(Notify::new()),
+                submission,
+                forced: None,
             },
         );
         Some((request_id, request))
@@ -420,7 +493,9 @@ impl Reader {
         };
         self.answer(request_id, ReplyBody::CancelOutcome(outcome).into());
         if let Some(flight) = target {
-            let stage = if flight.admitted {
+            // A read that nothing was given to has no effect.
+            let withdrawn = self.cluster.withdraw_read(&self.session, target_request_id);
+            let stage = if flight.admitted && !withdrawn {
                 CancellationStage::AfterAdmission
             } else {
                 CancellationStage::BeforeAdmission
@@ -438,17 +513,28 @@ impl Reader {
     }
 }
 
-/// Whether a request waits for the ones before it.
-fn in_order(request: &ClientRequest) -> bool {
-    matches!(
-        request,
+/// Which requests a request waits for.
+enum Order {
+    /// Those that came before it and wait likewise.
+    Commands,
+    /// The batches before it: they are taken in the order in which they were sent, and a close comes behind them.
+    Batches,
+    None,
+}
+
+fn order(request: &ClientRequest) -> Order {
+    match request {
         ClientRequest::CommandRequest(_)
-            | ClientRequest::AttachTransactionRequest(_)
-            | ClientRequest::SubscribeRequest(_)
-            | ClientRequest::UnsubscribeRequest(_)
-            | ClientRequest::AttachDomainClockRequest(_)
-            | ClientRequest::DetachDomainClockRequest(_)
-    )
+        | ClientRequest::AttachTransactionRequest(_)
+        | ClientRequest::SubscribeRequest(_)
+        | ClientRequest::UnsubscribeRequest(_)
+        | ClientRequest::AttachDomainClockRequest(_)
+        | ClientRequest::DetachDomainClockRequest(_) => Order::Commands,
+        ClientRequest::SubmitBatchRequest(_) | ClientRequest::CloseIngestorRequest(_) => {
+            Order::Batches
+        }
+        _ => Order::None,
+    }
 }
 
 /// What to answer a request that can be told from its frame but not decoded. The violation names the field as the
@@ -467,46 +553,169 @@ fn defect(violation: &Violation) -> RequestRejected {
     rejected(rejection, field, message)
 }
 
-async fn process(cluster: &Cluster, session: &Session, request_id: u64, request: ClientRequest) {
+async fn process(
+    cluster: &Arc<Cluster>,
+    session: &Arc<Session>,
+    request_id: u64,
+    request: ClientRequest,
+) {
     let kind = kinds::request_kind(&request);
-    hold(cluster, session, request_id, When::Before, kind).await;
+    if let Some(hold) = begin_hold(cluster, session, request_id, When::Before, kind) {
+        hold.wait(cluster).await;
+    }
     if !session.admit(request_id) {
         return;
     }
-    let answer = handle(cluster, session, request);
+    let forced = cluster.faults.forced(session.place(), kind);
+    let handled = match forced {
+        Some(forced) if !forced.execute => {
+            if let (
+                ClientRequest::SubmitBatchRequest(request),
+                ReplyBody::SubmissionOutcome(outcome),
+            ) = (&request, &forced.body)
+            {
+                cluster.ignore_batch(&request.batch, &outcome.disposition);
+            }
+            Answered::Now(forced.body.into())
+        }
+        forced => {
+            if let Some(forced) = forced {
+                session.force(request_id, forced.body);
+            }
+            handle(cluster, session, request_id, request)
+        }
+    };
     if let Some(finish) = session.cut_of(request_id) {
         session.outbox.finish(finish, false);
         return;
     }
-    hold(cluster, session, request_id, When::After, kind).await;
+    if let Answered::Now(mut answer) = handled {
+        if let Some(change) = cluster.faults.change(session.place(), kind) {
+            change.apply(&mut answer.body);
+        }
+        if let Some(hold) = begin_hold(cluster, session, request_id, When::After, kind) {
+            hold.wait(cluster).await;
+        }
+        finish_request(cluster, session, request_id, kind, answer);
+    }
+}
+
+/// Whether an answer is on its way, or a test keeps it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    Now,
+    Withheld,
+}
+
+/// Answers a request that was answered neither when it was taken nor since. `told` is called when a test kept the answer
+/// back, once it no longer does.
+pub fn conclude(
+    cluster: &Arc<Cluster>,
+    session: &Arc<Session>,
+    request_id: u64,
+    kind: &'static str,
+    body: ReplyBody,
+    told: impl FnOnce(&Arc<Cluster>) + Send + 'static,
+) -> Told {
+    let Some(hold) = begin_hold(cluster, session, request_id, When::After, kind) else {
+        finish_request(cluster, session, request_id, kind, body.into());
+        return Told::Now;
+    };
+    let (cluster, session) = (cluster.clone(), session.clone());
+    tokio::spawn(async move {
+        hold.wait(&cluster).await;
+        finish_request(&cluster, &session, request_id, kind, body.into());
+        told(&cluster);
+    });
+    Told::Withheld
+}
+
+/// Sends the answer, unless the request was cancelled or a test wants it lost.
+fn finish_request(
+    cluster: &Cluster,
+    session: &Session,
+    request_id: u64,
+    kind: &'static str,
+    mut answer: Answer,
+) {
     let dropped = cluster.faults.drops_reply(session.place(), kind);
-    if session.land(request_id).is_some() && !dropped {
+    let flight = session.land(request_id);
+    let cancelled = flight.is_none();
+    if let Some(forced) = flight.and_then(|flight| flight.forced) {
+        answer.body = forced;
+    }
+    if !cancelled && !dropped {
         send_reply(cluster, session, request_id, answer);
-    } else if let Some(generation) = answer.opens {
-        // Nobody is told of the subscription, but it is open all the same.
-        session.outbox.let_flow(generation);
+        return;
+    }
+    match answer.opens {
+        // An attach that was cancelled attaches nothing.
+        Some(Opens::Clock(domain)) if cancelled => {
+            cluster.unfollow(session, &domain);
+        }
+        // Nobody is told of it, but it is open all the same.
+        Some(opened) => session.outbox.let_flow(&opened),
+        None => {}
     }
 }
 
-/// Waits where a test wants a request to wait, unless the request is cancelled.
-async fn hold(cluster: &Cluster, session: &Session, request_id: u64, when: When, kind: &str) {
+/// A wait that a test wants of a request.
+struct Hold {
+    waiter: Waiter,
+    cancelled: Arc<Notify>,
+}
+
+impl Hold {
+    async fn wait(self, cluster: &Cluster) {
+        let _held = cluster.counts.hold();
+        tokio::select! {
+            () = self.waiter.wait() => {}
+            () = self.cancelled.notified() => {}
+        }
+    }
+}
+
+/// Begins to wait where a test wants a request to wait. It ends early when the request is cancelled.
+fn begin_hold(
+    cluster: &Cluster,
+    session: &Session,
+    request_id: u64,
+    when: When,
+    kind: &str,
+) -> Option<Hold> {
     // A request that was cancelled meanwhile takes no delay from another.
-    let Some(cancelled) = session.cancellation(request_id) else {
-        return;
-    };
-    let Some(delay) = cluster.faults.delay(session.place(), when, kind) else {
-        return;
-    };
-    let waiter = cluster.faults.waiter(&delay);
-    let _held = cluster.counts.hold();
-    tokio::select! {
-        () = waiter.wait() => {}
-        () = cancelled.notified() => {}
-    }
+    let cancelled = session.cancellation(request_id)?;
+    let delay = cluster.faults.delay(session.place(), when, kind)?;
+    Some(Hold {
+        waiter: cluster.faults.waiter(&delay),
+        cancelled,
+    })
 }
 
-fn handle(cluster: &Cluster, session: &Session, request: ClientRequest) -> Answer {
+fn handle(
+    cluster: &Arc<Cluster>,
+    session: &Arc<Session>,
+    request_id: u64,
+    request: ClientRequest,
+) -> Answered<Answer> {
     let answered = match request {
+        ClientRequest::SubmitBatchRequest(request) => {
+            let answered = cluster.submit_batch(session, request_id, &request);
+            return answered.map(|outcome| ReplyBody::SubmissionOutcome(outcome).into());
+        }
+        ClientRequest::CloseIngestorRequest(request) => {
+            let answered = cluster.close_ingestor(session, request_id, request.producer);
+            return answered.map(|outcome| ReplyBody::CloseIngestorOutcome(outcome).into());
+        }
+        ClientRequest::ReadEmitterBatchRequest(request) => {
+            match cluster.read_emitter(session, request_id, request.consumer) {
+                Ok(answered) => {
+                    return answered
+                        .map(|outcome| ReplyBody::ReadEmitterBatchOutcome(outcome).into())
+                }
+                Err(rejected) => Err(rejected),
+            }
+        }
         ClientRequest::CommandRequest(request) => {
             cluster.command(session, &request).map(|mut outcome| {
                 if let Some(reference) = cluster.faults.wrong_reference(session.place()) {
@@ -524,24 +733,46 @@ fn handle(cluster: &Cluster, session: &Session, request: ClientRequest) -> Answe
         .into()),
         ClientRequest::SelectDomainRequest(request) => select(cluster, request.domain),
         ClientRequest::SubscribeRequest(request) => {
-            cluster
-                .subscribe(session, &request)
-                .map(|subscribed| Answer {
-                    body: ReplyBody::SubscribeOutcome(subscribed.outcome),
-                    opens: subscribed.opens,
-                    after: Vec::new(),
-                })
+            cluster.subscribe(session, &request).map(|subscribed| {
+                Answer::opening(
+                    ReplyBody::SubscribeOutcome(subscribed.outcome),
+                    subscribed.opens,
+                )
+            })
         }
         ClientRequest::UnsubscribeRequest(request) => cluster
             .unsubscribe(session, &request.subscription)
             .map(|outcome| ReplyBody::UnsubscribeOutcome(outcome).into()),
+        ClientRequest::AttachDomainClockRequest(request) => cluster
+            .attach_clock(session, &request)
+            .map(|(outcome, opens)| {
+                Answer::opening(ReplyBody::DomainClockAttachOutcome(outcome), opens)
+            }),
+        ClientRequest::DetachDomainClockRequest(request) => cluster
+            .detach_clock(session, &request)
+            .map(|outcome| ReplyBody::DomainClockDetachOutcome(outcome).into()),
+        ClientRequest::OpenIngestorRequest(request) => cluster
+            .open_ingestor(session, request_id, &request)
+            .map(|(outcome, opens)| {
+                Answer::opening(ReplyBody::OpenIngestorOutcome(outcome), opens)
+            }),
+        ClientRequest::OpenEmitterRequest(request) => cluster
+            .open_emitter(session, request_id, &request)
+            .map(|outcome| ReplyBody::OpenEmitterOutcome(outcome).into()),
+        ClientRequest::SettleEmitterBatchRequest(request) => Ok(
+            ReplyBody::SettleEmitterBatchOutcome(cluster.settle_batch(session, &request)).into(),
+        ),
+        ClientRequest::CloseEmitterRequest(request) => Ok(ReplyBody::CloseEmitterOutcome(
+            cluster.close_emitter(session, request.consumer),
+        )
+        .into()),
         other => Err(rejected(
             RequestRejection::UnsupportedRequest,
             None,
             format!("this node does not serve {}", kinds::request_kind(&other)),
         )),
     };
-    answered.unwrap_or_else(Answer::from)
+    Answered::Now(answered.unwrap_or_else(Answer::from))
 }
 
 fn select(cluster: &Cluster, domain: String) -> Result<Answer, RequestRejected> {
