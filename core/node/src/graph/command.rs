@@ -1,8 +1,9 @@
 //! What statements that are commands do.
 
-use nervix_wire::types::SubscriptionEndReason;
+use nervix_wire::types::{ProducerEndReason, SubscriptionEndReason};
 
 use super::domain::Domain;
+use super::endpoints::Effect;
 use super::failure::Failure;
 use super::{describe, ClusterStatus, Disposition, Now, StatementResult, SubscriptionId, World};
 use crate::lang::ast::{Kind, Model, Name, Pace, RelayChange, SchemaChange, StartAt, Statement};
@@ -161,7 +162,22 @@ fn run(
             let text = print_domain(&domain.name, domain.pace);
             Ok(Done::says(format!("CREATE {text};")))
         }
-        statement => in_domain(selected_domain(world, selected)?, now, cluster, statement),
+        statement => {
+            let domain = selected_domain(world, selected)?;
+            let clock = domain.observation();
+            let mut effects = Vec::new();
+            let done = in_domain(domain, now, cluster, statement, &mut effects)?;
+            if domain.observation() != clock {
+                effects.push(Effect::Clock {
+                    domain: domain.name.clone(),
+                    clock: Some(domain.observation()),
+                });
+            }
+            for effect in effects {
+                world.endpoints.push(effect);
+            }
+            Ok(done)
+        }
     }
 }
 
@@ -214,7 +230,14 @@ fn create_domain(
 
 fn drop_domain(world: &mut World, name: &Name) -> Result<Done, Failure> {
     find_domain(world, name)?;
-    let ended = world.domains.remove(&name.text).map(|domain| {
+    let ended = world.domains.remove(&name.text).map(|mut domain| {
+        for effect in domain.stop(ProducerEndReason::EndpointRemoved, "the domain was dropped") {
+            world.endpoints.push(effect);
+        }
+        world.endpoints.push(Effect::Clock {
+            domain: name.text.clone(),
+            clock: None,
+        });
         domain
             .readers
             .into_values()
@@ -237,6 +260,7 @@ fn in_domain(
     now: Now,
     cluster: &ClusterStatus,
     statement: Statement,
+    effects: &mut Vec<Effect>,
 ) -> Result<Done, Failure> {
     match statement {
         Statement::CreateModel {
@@ -245,6 +269,18 @@ fn in_domain(
         } => create_model(domain, if_not_exists, model),
         Statement::Drop { kind, name } => {
             domain.catalog.drop_model(kind, &name)?;
+            if let Some(flow) = &mut domain.flow {
+                match kind {
+                    Kind::Ingestor => flow.end_ingestor(
+                        &name.text,
+                        ProducerEndReason::EndpointRemoved,
+                        "the ingestor was dropped",
+                    ),
+                    Kind::Emitter => flow.end_emitter(&name.text, "the emitter was dropped"),
+                    Kind::Relay => flow.end_relay(&name.text, "the relay was dropped"),
+                    _ => (),
+                }
+            }
             let done = Done::says(format!("dropped the {} `{}`", kind.word(), name.text));
             Ok(if kind == Kind::Relay {
                 done.ending(
@@ -260,13 +296,13 @@ fn in_domain(
         Statement::AlterSchema { name, changes } => alter_schema(domain, &name, &changes),
         Statement::Start { at, rate } => start(domain, now, at, rate),
         Statement::Stop => {
-            if !domain.running {
+            if !domain.running() {
                 return Err(Failure::new(format!(
                     "the domain `{}` is not running",
                     domain.name
                 )));
             }
-            domain.stop();
+            effects.extend(domain.stop(ProducerEndReason::DomainStopped, "the domain was stopped"));
             Ok(Done::domains_changed(format!(
                 "stopped the domain `{}`",
                 domain.name
@@ -292,6 +328,7 @@ fn create_model(domain: &mut Domain, if_not_exists: bool, model: Model) -> Resul
         return Ok(Done::already_existed(kind, &name));
     }
     domain.catalog.create(model)?;
+    domain.sync()?;
     Ok(Done::says(format!(
         "created the {} `{}`",
         kind.word(),
@@ -301,6 +338,11 @@ fn create_model(domain: &mut Domain, if_not_exists: bool, model: Model) -> Resul
 
 fn alter_relay(domain: &mut Domain, name: &Name, changes: &[RelayChange]) -> Result<Done, Failure> {
     let rows_change = domain.catalog.alter_relay(name, changes)?;
+    if rows_change {
+        let relays = [name.text.clone()];
+        domain.end_changed(&relays, None, "the relay was altered");
+    }
+    domain.sync()?;
     let done = Done::says(format!("altered the relay `{}`", name.text));
     // A subscription reads rows against its schema: another capacity concerns none.
     Ok(if rows_change {
@@ -321,6 +363,8 @@ fn alter_schema(
 ) -> Result<Done, Failure> {
     domain.catalog.alter_schema(name, changes)?;
     let relays = domain.catalog.relays_of_schema(&name.text);
+    domain.end_changed(&relays, Some(&name.text), "the schema was altered");
+    domain.sync()?;
     let ended = relays
         .iter()
         .flat_map(|relay| domain.end_readers(relay))
@@ -340,7 +384,7 @@ fn start(
     at: Option<StartAt>,
     rate: Option<f64>,
 ) -> Result<Done, Failure> {
-    if domain.running {
+    if domain.running() {
         return Err(Failure::new(format!(
             "the domain `{}` is running already, in generation {}",
             domain.name, domain.start_version
@@ -352,7 +396,7 @@ fn start(
             domain.name
         )));
     }
-    domain.start(now, at.unwrap_or(StartAt::Now), rate.unwrap_or(1.0));
+    domain.start(now, at.unwrap_or(StartAt::Now), rate.unwrap_or(1.0))?;
     Ok(Done::domains_changed(format!(
         "started the domain `{}`, generation {}",
         domain.name, domain.start_version

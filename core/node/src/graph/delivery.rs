@@ -3,7 +3,6 @@
 //!
 //! Must not know sessions: how many frames wait for a reader, and what is dropped, is decided by those who send them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -11,11 +10,12 @@ use arrow_schema::SchemaRef;
 use nervix_wire::types::{CellValue, RowBranch, RowSchema, RowsSkippedCause, SubscriptionHandle};
 use nervix_wire::EncodeError;
 
+use super::branch::{self, Group};
 use super::catalog::RelayView;
 use super::columns::{Column, CELL_BYTES};
 use super::expr::{Checked, EvalError, Row, Slot, Value};
 use super::fields::{arrow_schema, wire_fields};
-use super::SubscriptionId;
+use super::{program, SubscriptionId};
 use crate::lang::ast::Field;
 
 /// The most rows of one frame.
@@ -58,19 +58,15 @@ pub struct RowsPayload {
 
 /// A batch with the declaration it was made under.
 #[derive(Debug)]
-struct Source {
-    batch: RecordBatch,
-    fields: Vec<Field>,
+pub struct Source {
+    pub batch: RecordBatch,
+    pub fields: Arc<[Field]>,
 }
 
 impl Source {
     /// Readers of all columns; None when the batch is not of the declared types.
-    fn columns(&self) -> Option<Vec<Column<'_>>> {
-        self.fields
-            .iter()
-            .zip(self.batch.columns())
-            .map(|(field, array)| Column::new(array.as_ref(), &field.field_type))
-            .collect()
+    pub fn columns(&self) -> Option<Vec<Column<'_>>> {
+        program::columns(&self.fields, self.batch.columns())
     }
 }
 
@@ -116,7 +112,7 @@ impl RowsPayload {
 /// What publishing into a relay needs of its declaration.
 #[derive(Debug)]
 pub struct RelayShape {
-    pub fields: Vec<Field>,
+    pub fields: Arc<[Field]>,
     pub schema: SchemaRef,
     key: Option<Vec<KeyField>>,
 }
@@ -164,7 +160,7 @@ impl RelayShape {
             ),
         };
         Ok(Self {
-            fields: view.fields.to_vec(),
+            fields: view.fields.into(),
             schema: arrow_schema(view.fields),
             key,
         })
@@ -189,6 +185,8 @@ pub struct Reader {
     pub name: String,
     pub filter: Option<Checked>,
     sampler: Option<Sampler>,
+    /// Whether it takes rows now; one that does not holds its relay back.
+    pub room: bool,
 }
 
 /// Takes an even share of batches. Which ones does not depend on chance, so that a test can tell.
@@ -210,6 +208,7 @@ impl Reader {
             name,
             filter,
             sampler: sample_rate.map(|rate| Sampler { rate, seen: 0.0 }),
+            room: true,
         }
     }
 
@@ -224,14 +223,12 @@ impl Reader {
     }
 }
 
-/// The rows of one branch.
-struct Group {
-    key: Option<Arc<[CellValue]>>,
-    rows: Vec<usize>,
-}
-
-/// Tells the branches of a batch apart, in the order of their first rows.
-fn groups(shape: &RelayShape, columns: &[Column<'_>], rows: usize) -> Result<Vec<Group>, String> {
+/// Tells the branches of a batch apart by the relay's own columns, in the order of their first rows.
+pub fn groups(
+    shape: &RelayShape,
+    columns: &[Column<'_>],
+    rows: usize,
+) -> Result<Vec<Group>, String> {
     let Some(key) = &shape.key else {
         return Ok(vec![Group {
             key: None,
@@ -242,46 +239,7 @@ fn groups(shape: &RelayShape, columns: &[Column<'_>], rows: usize) -> Result<Vec
         .iter()
         .filter_map(|field| Some((&field.declared, columns.get(field.column)?)))
         .collect();
-    let mut groups: Vec<Group> = Vec::new();
-    let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
-    let mut identity = Vec::new();
-    for row in 0..rows {
-        identity.clear();
-        for (declared, column) in &key {
-            if !declared.optional && column.is_null(row) {
-                return Err(format!(
-                    "row {row}, field `{}`: it is null, and the branch's key requires it",
-                    declared.name.text
-                ));
-            }
-            column.append_identity(row, &mut identity);
-        }
-        let index = match known.get(identity.as_slice()) {
-            Some(index) => *index,
-            None => {
-                known.insert(identity.clone(), groups.len());
-                groups.push(Group {
-                    key: Some(
-                        key.iter()
-                            .map(|(declared, column)| {
-                                if declared.sensitive {
-                                    CellValue::RedactedCell
-                                } else {
-                                    column.cell(row)
-                                }
-                            })
-                            .collect(),
-                    ),
-                    rows: Vec::new(),
-                });
-                groups.len() - 1
-            }
-        };
-        if let Some(group) = groups.get_mut(index) {
-            group.rows.push(row);
-        }
-    }
-    Ok(groups)
+    branch::split(&key, 0..rows)
 }
 
 struct BatchRow<'a> {
@@ -369,7 +327,7 @@ impl Cutter<'_> {
     fn payload(&self, group: &Group, rows: Vec<usize>) -> RowsPayload {
         RowsPayload {
             source: Arc::clone(self.source),
-            key: group.key.clone(),
+            key: group.key.as_ref().map(|key| Arc::clone(&key.cells)),
             rows,
         }
     }
@@ -393,7 +351,7 @@ impl Cutter<'_> {
         let budget = FRAME_BUDGET
             .saturating_sub(FRAME_BYTES)
             .saturating_sub(self.subscription.len())
-            .saturating_sub(key_bytes(group.key.as_deref()));
+            .saturating_sub(key_bytes(group.key.as_ref().map(|key| key.cells.as_ref())));
         let mut open = Vec::new();
         let mut bytes = 0_usize;
         for row in rows {
@@ -439,20 +397,12 @@ fn key_bytes(key: Option<&[CellValue]>) -> usize {
 
 /// Hands a batch to the readers of its relay; `now` is the domain's time.
 pub fn publish<'r>(
-    shape: RelayShape,
-    batch: RecordBatch,
+    source: &Arc<Source>,
+    columns: &[Column<'_>],
+    groups: &[Group],
     now: Option<i64>,
     readers: impl Iterator<Item = &'r mut Reader>,
-) -> Result<Published, String> {
-    let row_count = batch.num_rows();
-    let source = Arc::new(Source {
-        batch,
-        fields: shape.fields.clone(),
-    });
-    let columns = source
-        .columns()
-        .ok_or("the batch is not of the relay's types")?;
-    let groups = groups(&shape, &columns, row_count)?;
+) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     for reader in readers {
         let mut frames = Vec::new();
@@ -463,14 +413,14 @@ pub fn publish<'r>(
             }
             let rows = kept(
                 reader.filter.as_ref(),
-                &columns,
+                columns,
                 &group.rows,
                 now,
                 &mut skipped,
             );
             let cutter = Cutter {
-                source: &source,
-                columns: &columns,
+                source,
+                columns,
                 subscription: &reader.name,
             };
             cutter.cut(group, &rows, &mut frames, &mut skipped);
@@ -483,8 +433,5 @@ pub fn publish<'r>(
             });
         }
     }
-    Ok(Published {
-        rows: u64::try_from(row_count).unwrap_or(u64::MAX),
-        deliveries,
-    })
+    deliveries
 }

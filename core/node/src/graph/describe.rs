@@ -3,6 +3,8 @@
 use std::fmt::{Display, Write};
 
 use super::domain::Domain;
+use super::emit::EmitterState;
+use super::ledger::SourceCounts;
 use super::{ClusterStatus, Now};
 use crate::lang::ast::{Field, Kind, Model, Pace};
 use crate::lang::instant;
@@ -28,7 +30,7 @@ impl Lines {
 }
 
 fn status(domain: &Domain) -> &'static str {
-    if domain.running {
+    if domain.running() {
         "running"
     } else {
         "stopped"
@@ -104,27 +106,32 @@ pub fn model(domain: &Domain, model: &Model, cluster: &ClusterStatus) -> String 
             lines.add("schema", &ingestor.schema);
             lines.add("owner", owner(cluster));
             lines.add("status", status(domain));
-            lines.add(
-                "admission",
-                if domain.running { "open" } else { "suspended" },
-            );
-            // This node opens no producers, so there is nothing to count.
-            for key in [
-                "producers",
-                "outstanding batches",
-                "outstanding bytes",
-                "admitted batches",
-            ] {
-                lines.add(key, 0);
-            }
+            let flow = domain.flow.as_ref();
+            let open = flow
+                .and_then(|flow| flow.ingestor(&ingestor.name.text))
+                .is_some_and(|ingestor| !ingestor.suspended);
+            lines.add("admission", if open { "open" } else { "suspended" });
+            let name = &ingestor.name.text;
+            let producers = flow.map_or(0, |flow| flow.ledger.producers_of(name).len());
+            let counts = flow.map_or_else(SourceCounts::default, |flow| flow.ledger.counts(name));
+            lines.add("producers", producers);
+            lines.add("outstanding batches", counts.outstanding_batches);
+            lines.add("outstanding bytes", counts.outstanding_bytes);
+            lines.add("admitted batches", counts.admitted_batches);
         }
         Model::Emitter(emitter) => {
             lines.add("sink", "CLIENT");
             lines.add("schema", &emitter.schema);
             lines.add("owner", owner(cluster));
             lines.add("status", status(domain));
-            lines.add("consumers", 0);
-            lines.add("retained batches", 0);
+            let flow = domain.flow.as_ref();
+            let name = &emitter.name.text;
+            let consumers = flow.map_or(0, |flow| flow.consumers_of(name));
+            let retained = flow
+                .and_then(|flow| flow.emitter(name))
+                .map_or(0, EmitterState::retained);
+            lines.add("consumers", consumers);
+            lines.add("retained batches", retained);
         }
         Model::Resource(_) => lines.add("latest version", "none"),
     }

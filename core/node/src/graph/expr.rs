@@ -157,6 +157,17 @@ impl Checked {
     }
 }
 
+/// What a whole column of values of an expression is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The column that is read, as it is.
+    Column(Slot),
+    /// One value for all rows.
+    Uniform,
+    /// Something of its own for each row.
+    Computed,
+}
+
 /// Checks an expression, without saying yet which type it must have.
 pub fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Failure> {
     match &expr.kind {
@@ -575,6 +586,14 @@ impl std::fmt::Display for EvalError {
 }
 
 impl Checked {
+    pub fn shape(&self) -> Shape {
+        match &self.node {
+            Node::Slot(slot) => Shape::Column(*slot),
+            Node::Constant(_) | Node::Now => Shape::Uniform,
+            _ => Shape::Computed,
+        }
+    }
+
     /// The value for one row; `now` is the domain's time.
     pub fn evaluate<'a>(
         &'a self,

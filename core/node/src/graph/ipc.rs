@@ -14,11 +14,12 @@ use arrow_buffer::{
     ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer,
 };
 use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::writer::StreamWriter;
 use arrow_ipc::{
     root_as_message, Buffer as IpcBuffer, FieldNode, Message, MessageHeader,
     RecordBatch as IpcBatch, Schema as IpcSchema,
 };
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::fields::{fixed_size, item_field, UTC};
 use crate::lang::ast::{Field, FieldType, Scalar};
@@ -31,6 +32,7 @@ pub enum DefectKind {
     CompressedBatch,
     SchemaMismatch,
     NotOneBatch,
+    TooManyRows,
     InvalidData,
 }
 
@@ -142,6 +144,13 @@ fn parts(stream: &[u8]) -> Result<Parts<'_>, Defect> {
     }
 }
 
+/// Writes a batch as one canonical stream.
+pub fn stream(batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
+    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema())?;
+    writer.write(batch)?;
+    writer.into_inner()
+}
+
 /// Names the first difference between what came and what was expected.
 fn schema_difference(found: &Schema, expected: &Schema) -> Option<String> {
     if !found.metadata().is_empty() {
@@ -183,8 +192,13 @@ fn schema_difference(found: &Schema, expected: &Schema) -> Option<String> {
         .map(|extra| format!("there is no field `{}`", extra.name()))
 }
 
-/// Reads a stream whose batch must have exactly these fields; `schema` is how Arrow holds them.
-pub fn batch(fields: &[Field], schema: &SchemaRef, stream: &[u8]) -> Result<RecordBatch, Defect> {
+/// Reads a stream whose batch must have exactly these fields and at most so many rows; `schema` is how Arrow holds them.
+pub fn batch(
+    fields: &[Field],
+    schema: &SchemaRef,
+    max_rows: usize,
+    stream: &[u8],
+) -> Result<RecordBatch, Defect> {
     let parts = parts(stream)?;
     let found = try_fb_to_schema(parts.schema)
         .map_err(|error| Defect::new(DefectKind::SchemaMismatch, error.to_string()))?;
@@ -198,6 +212,12 @@ pub fn batch(fields: &[Field], schema: &SchemaRef, stream: &[u8]) -> Result<Reco
         ));
     }
     let rows = count(parts.batch.length())?;
+    if rows > max_rows {
+        return Err(Defect::new(
+            DefectKind::TooManyRows,
+            format!("the record batch has {rows} rows, and at most {max_rows} are allowed"),
+        ));
+    }
     let mut reader = Reader {
         nodes: parts.batch.nodes().into_iter().flatten(),
         buffers: parts.batch.buffers().into_iter().flatten(),

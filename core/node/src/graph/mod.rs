@@ -3,6 +3,8 @@
 //! Owns every model, what statements do to them, and the way from published rows to subscription frames. Must not
 //! know sockets, threads, sessions or the machine's clock: the caller says what time it is and delivers what comes out.
 
+mod arrays;
+mod branch;
 mod catalog;
 mod clock;
 mod columns;
@@ -11,18 +13,25 @@ mod construct;
 mod delivery;
 mod describe;
 mod domain;
+mod emit;
 mod endpoints;
 mod expr;
 mod failure;
 mod fields;
+mod flow;
+mod ingest;
 mod ipc;
 mod json;
+mod ledger;
+mod program;
+mod relay;
 mod suggest;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nervix_wire::types::{
     Diagnostic, DomainInfo, RowSchema, SubscriptionEndReason, SuggestOutcome,
@@ -34,13 +43,20 @@ pub use failure::Failure;
 
 use crate::lang::ast::Statement;
 use crate::lang::parse::parse_script;
-use delivery::{Reader, RelayShape};
+use delivery::{Reader, RelayShape, Source};
 use domain::Domain;
+use endpoints::Endpoints;
 use expr::Scope;
 
 /// The caller's reading of UTC, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now(pub i64);
+
+impl Now {
+    pub fn after(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add_unsigned(nanos))
+    }
+}
 
 /// One subscription for the life of the process: never zero, never reused, so that it also serves as its generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +117,8 @@ pub struct World {
     domains: BTreeMap<String, Domain>,
     /// The newest subscription's number.
     subscriptions: u64,
+    /// Producers, consumers and what happened to them.
+    endpoints: Endpoints,
 }
 
 impl World {
@@ -116,7 +134,10 @@ impl World {
         domain: Option<&str>,
         query: &str,
     ) -> StatementResult {
-        command::execute(self, now, cluster, domain, query)
+        self.advance(now);
+        let result = command::execute(self, now, cluster, domain, query);
+        self.settle_down(now);
+        result
     }
 
     /// Whether a follower may serve this query by itself; whatever cannot be told is the leader's.
@@ -230,7 +251,8 @@ impl World {
         stream: &[u8],
     ) -> Result<Published, String> {
         self.publish(now, domain, relay, |shape| {
-            ipc::batch(&shape.fields, &shape.schema, stream).map_err(|defect| defect.message)
+            ipc::batch(&shape.fields, &shape.schema, usize::MAX, stream)
+                .map_err(|defect| defect.message)
         })
     }
 
@@ -249,9 +271,24 @@ impl World {
         };
         let shape = RelayShape::new(&view)?;
         let batch = batch(&shape)?;
+        let rows = batch.num_rows();
+        let source = Arc::new(Source {
+            batch,
+            fields: Arc::clone(&shape.fields),
+        });
+        let columns = source
+            .columns()
+            .ok_or("the batch is not of the relay's types")?;
+        let groups = delivery::groups(&shape, &columns, rows)?;
         let time = domain.time(now);
         let readers = domain.readers.get_mut(relay).into_iter().flatten();
-        delivery::publish(shape, batch, time, readers)
+        let deliveries = delivery::publish(&source, &columns, &groups, time, readers);
+        domain.publish(relay, &source, &groups)?;
+        self.settle_down(now);
+        Ok(Published {
+            rows: u64::try_from(rows).unwrap_or(u64::MAX),
+            deliveries,
+        })
     }
 
     /// Completions at a byte offset of `input`; `page_size` 1 to 100.
