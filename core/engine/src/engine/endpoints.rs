@@ -1143,14 +1143,18 @@ impl Engine {
         kind: ErrorKind,
         text: &str,
     ) {
-        match asked {
+        let told = match asked {
             Asked::Open(call) => {
-                if self.endpoints.opens.remove(&call).is_some() {
-                    self.finish(
-                        call,
-                        Err(Error::new(kind, format!("nothing was opened: {text}"))),
-                    );
-                }
+                let error = Error::new(kind, format!("nothing was opened: {text}"));
+                self.endpoints.opens.remove(&call).map(|_| (call, error))
+            }
+            Asked::Settle(call) => {
+                let message = format!(
+                    "the answer to the settlement was lost, and the delivery may have been settled: {text}; if it was \
+                     not, it comes again under its identity"
+                );
+                let error = Error::new(ErrorKind::Uncertain, message);
+                self.endpoints.settles.remove(&call).map(|_| (call, error))
             }
             Asked::Restore(id) => {
                 if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
@@ -1158,17 +1162,12 @@ impl Engine {
                         endpoint.place = Place::Interrupted { due: now.mono };
                     }
                 }
+                None
             }
-            Asked::Settle(call) => {
-                if self.endpoints.settles.remove(&call).is_some() {
-                    let message = format!(
-                        "the answer to the settlement was lost, and the delivery may have been settled: {text}; if it was \
-                         not, it comes again under its identity"
-                    );
-                    self.finish(call, Err(Error::new(ErrorKind::Uncertain, message)));
-                }
-            }
-            _ => {}
+            _ => None,
+        };
+        if let Some((call, error)) = told {
+            self.finish(call, Err(error));
         }
     }
 

@@ -1,0 +1,452 @@
+//! Commands: what is sent for them, and what their dispositions require (E-1 to E-8, L-1 to L-3).
+//!
+//! Owns the one command at work. Whether a session is there is decided elsewhere.
+
+use super::*;
+
+impl Engine {
+    pub(super) fn command_reply(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        execution: ExecutionId,
+        body: ReplyBody,
+    ) -> Result<(), Violation> {
+        match body {
+            ReplyBody::CommandOutcome(reply) => {
+                let reference = self
+                    .executions
+                    .get(&execution)
+                    .map(|held| Arc::clone(&held.reference));
+                if reference.is_some_and(|reference| *reference != *reply.execution_reference) {
+                    return Err(Violation::new(
+                        "E-5",
+                        "the outcome of another execution reference",
+                    ));
+                }
+                self.landed(execution);
+                self.disposed(now, conn, execution, reply);
+            }
+            ReplyBody::RequestRejected(rejected) => {
+                self.landed(execution);
+                self.rejected(now, execution, &rejected, true);
+            }
+            ReplyBody::RequestCancelled(cancelled) => {
+                self.landed(execution);
+                self.cancelled(execution, &cancelled);
+            }
+            _ => {
+                return Err(Violation::new(
+                    "C-4",
+                    "a reply that does not answer a command",
+                ))
+            }
+        }
+        Ok(())
+    }
+
+    /// Acts on a disposition (E-6).
+    pub(super) fn disposed(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        execution: ExecutionId,
+        reply: CommandOutcome,
+    ) {
+        let act = match self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.route.as_ref())
+        {
+            Some(Route::Command(act)) => *act,
+            _ => Act::Change,
+        };
+        let completed = matches!(reply.disposition, CommandDisposition::CommandCompleted(_));
+        self.transaction_outcome(conn, execution, act, &reply, completed);
+        match &reply.disposition {
+            // It is attached again, and the command repeated under its reference and position (X-6).
+            CommandDisposition::TransactionDetached(detached)
+                if self.detached_by_server(now, &detached.transaction_id) =>
+            {
+                let text = "the transaction is not attached to this session".to_owned();
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    held.cause = Some((ErrorKind::Transport, text));
+                }
+            }
+            // Whoever took it over has it; it is never taken back by itself.
+            CommandDisposition::TransactionTakenOver(taken) => {
+                let id = taken.transaction_id.clone();
+                self.lose_transaction(&id, "another session took it over");
+                self.settle(execution, of_command(reply));
+            }
+            CommandDisposition::LeaderRedirect(redirect) => {
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    held.cause = Some((
+                        ErrorKind::Transport,
+                        "no leader took the command".to_owned(),
+                    ));
+                }
+                let target = redirect
+                    .leader
+                    .as_ref()
+                    .and_then(|leader| self.learn(leader));
+                self.redirected(now, conn, execution, target);
+            }
+            CommandDisposition::OutcomeUnknown(_) => {
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    let text = format!("the server does not know it yet: {}", reply.message);
+                    held.cause = Some((ErrorKind::Uncertain, text));
+                    held.doubtful = true;
+                }
+                self.back_off(now, execution);
+            }
+            _ => self.settle(execution, of_command(reply)),
+        }
+    }
+
+    /// Follows a redirect, or waits when it names no leader that can be followed (D-1, D-2).
+    pub(super) fn redirected(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        execution: ExecutionId,
+        target: Option<Origin>,
+    ) {
+        let at_work = self
+            .runs
+            .front()
+            .is_some_and(|run| run.execution == execution);
+        if !at_work || self.current != Some(conn) {
+            return;
+        }
+        let here = self
+            .exchanges
+            .get(&conn)
+            .map(|exchange| exchange.origin.clone());
+        let nowhere = target.is_none() || target == here;
+        let redirects = self.runs.front_mut().map_or(0, |run| {
+            run.redirects = run.redirects.saturating_add(1);
+            run.leaderless = nowhere;
+            run.redirects
+        });
+        // Servers that disagree about the leader would send the command around without end.
+        if redirects > 1 || nowhere {
+            self.back_off(now, execution);
+        }
+        match target {
+            Some(origin) if Some(&origin) != here.as_ref() && self.attempt.is_none() => {
+                self.begin_attempt(now, origin)
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn rejected(
+        &mut self,
+        now: Now,
+        execution: ExecutionId,
+        rejected: &RequestRejected,
+        command: bool,
+    ) {
+        let text = describe_rejection(rejected);
+        if is_busy(rejected) {
+            if let Some(held) = self.executions.get_mut(&execution) {
+                held.cause = Some((ErrorKind::Rejected, text));
+            }
+            self.back_off(now, execution);
+            return;
+        }
+        let uncertain = command && rejected.rejection == RequestRejection::ReplyTooLarge;
+        let Some(held) = self.executions.get(&execution) else {
+            return;
+        };
+        let error = if uncertain || held.doubtful {
+            self.unknown_error(execution, ErrorKind::Uncertain, &text)
+        } else {
+            Error::new(ErrorKind::Rejected, text).of_command(&held.reference)
+        };
+        self.fail_runs_of(execution, &error);
+    }
+
+    pub(super) fn cancelled(&mut self, execution: ExecutionId, cancelled: &RequestCancelled) {
+        // The call that it cancels is over; the one that joined its request asks again, under the same reference.
+        if let Some(run) = self.runs.iter_mut().find(|run| run.execution == execution) {
+            if std::mem::take(&mut run.joined) {
+                return;
+            }
+        }
+        let Some(held) = self.executions.get(&execution) else {
+            return;
+        };
+        let effect = match cancelled.stage {
+            CancellationStage::BeforeAdmission => "this attempt had no effect",
+            CancellationStage::AfterAdmission => "its effect continues",
+        };
+        let message = format!(
+            "the server cancelled the request, and {effect}; execute the same execution again to learn the outcome \
+             (reference {})",
+            held.reference
+        );
+        let error = Error::new(ErrorKind::Cancelled, message).of_command(&held.reference);
+        self.fail_runs_of(execution, &error);
+    }
+
+    pub(super) fn deleted(&mut self, execution: ExecutionId, sub: SubId) {
+        self.landed(execution);
+        self.subs.delete(sub);
+        self.settle(
+            execution,
+            outcome(
+                Disposition::Completed,
+                "the subscription ended with its session",
+            ),
+        );
+    }
+
+    /// A clock is not followed any more, and the command that asked for it is done.
+    pub(super) fn clock_detached(&mut self, execution: ExecutionId, message: &str) {
+        self.landed(execution);
+        let domain = self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.domain.clone());
+        if let Some(domain) = domain {
+            self.clocks.detached(&domain);
+        }
+        self.settle(execution, outcome(Disposition::Completed, message));
+    }
+
+    pub(super) fn clock_detaching(&mut self, execution: ExecutionId, detaching: bool) {
+        if let Some(domain) = self
+            .executions
+            .get(&execution)
+            .and_then(|held| held.domain.as_deref())
+        {
+            self.clocks.detaching(domain, detaching);
+        }
+    }
+
+    /// Takes the command at work one step further; true when the next one may go on.
+    pub(super) fn step(&mut self, now: Now) -> bool {
+        let Some(run) = self.runs.front() else {
+            return false;
+        };
+        let (call, execution, due) = (run.call, run.execution, run.due);
+        let Some(held) = self.executions.get(&execution) else {
+            self.runs.pop_front();
+            let message = "this command was not prepared by this session";
+            self.finish(call, Err(Error::new(ErrorKind::InvalidArgument, message)));
+            return true;
+        };
+        if let Some(outcome) = held.outcome.clone() {
+            self.runs.pop_front();
+            self.finish(call, Ok(Done::Outcome(outcome)));
+            self.forget_if_released(execution);
+            return true;
+        }
+        if held.flight.is_some() || due > now.mono {
+            return false;
+        }
+        let (reference, domain, query) = (
+            Arc::clone(&held.reference),
+            held.domain.clone(),
+            Arc::clone(&held.query),
+        );
+        let route = match &held.route {
+            Some(route) => route.clone(),
+            None => {
+                // What it belongs to is decided once: while the transaction is on its way back, that is not known.
+                if self.waits_for_attach(None) {
+                    return false;
+                }
+                let route = route(&query, self.holds_transaction());
+                if let (Some(lost), false) = (self.transaction_lost(), is_local(&route)) {
+                    match &route {
+                        Route::Command(Act::Begin) => self.leave_lost_transaction(),
+                        Route::Command(Act::Revert) => {
+                            self.leave_lost_transaction();
+                            self.settle(execution, local(Disposition::Failed, lost));
+                            return true;
+                        }
+                        _ => {
+                            self.settle(execution, local(Disposition::Failed, lost));
+                            return true;
+                        }
+                    }
+                }
+                let position = match &route {
+                    Route::Command(Act::Commit | Act::Revert | Act::Change) => {
+                        self.transaction_position()
+                    }
+                    _ => None,
+                };
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    held.route = Some(route.clone());
+                    if let Some((transaction, position, preview)) = position {
+                        held.transaction = Some(transaction);
+                        held.position = Some(position);
+                        if route == Route::Command(Act::Commit) && held.preview.is_none() {
+                            held.preview = preview;
+                        }
+                    }
+                }
+                route
+            }
+        };
+        let Some(held) = self.executions.get(&execution) else {
+            return false;
+        };
+        if held.transaction.is_some() && self.waits_for_attach(held.transaction.as_deref()) {
+            return false;
+        }
+        let (position, preview) = (held.position, held.preview.clone());
+        let (asked, request) = match route.clone() {
+            Route::Refused {
+                message,
+                diagnostics,
+            } => {
+                self.settle(
+                    execution,
+                    Outcome {
+                        diagnostics,
+                        ..local(Disposition::Failed, message)
+                    },
+                );
+                return true;
+            }
+            Route::Use { domain } => {
+                let message = format!("domain {domain} is selected");
+                self.domain = Some(domain);
+                self.settle(execution, local(Disposition::Completed, message));
+                return true;
+            }
+            Route::Subscribe { .. } => {
+                let Some(domain) = domain else {
+                    let message =
+                        "no domain is selected: run USE <domain>; first, or connect with a domain";
+                    self.settle(execution, local(Disposition::Failed, message));
+                    return true;
+                };
+                let request = SubscribeRequest {
+                    domain,
+                    statement: query.to_string(),
+                    subscription_type: SubscriptionType::Row,
+                };
+                (
+                    Asked::Subscribe(execution),
+                    ClientRequest::SubscribeRequest(request),
+                )
+            }
+            Route::Unsubscribe { name } => match self.unsubscribe_step(execution, &name) {
+                Step::Wait => return false,
+                Step::Settled => return true,
+                Step::Send(sub) => (
+                    Asked::Unsubscribe(execution, sub),
+                    ClientRequest::UnsubscribeRequest(UnsubscribeRequest { subscription: name }),
+                ),
+            },
+            Route::AttachClock | Route::DetachClock => {
+                let Some(domain) = domain else {
+                    let message =
+                        "no domain is selected: run USE <domain>; first, or connect with a domain";
+                    self.settle(execution, local(Disposition::Failed, message));
+                    return true;
+                };
+                if route == Route::AttachClock {
+                    let request = AttachDomainClockRequest { domain };
+                    (
+                        Asked::AttachClock(execution),
+                        ClientRequest::AttachDomainClockRequest(request),
+                    )
+                } else {
+                    let request = DetachDomainClockRequest { domain };
+                    (
+                        Asked::DetachClock(execution),
+                        ClientRequest::DetachDomainClockRequest(request),
+                    )
+                }
+            }
+            Route::ListDomains => (Asked::Domains(execution), ClientRequest::ListDomainsRequest),
+            Route::Command(_) => (
+                Asked::Command(execution),
+                ClientRequest::CommandRequest(CommandRequest {
+                    query: query.to_string(),
+                    domain,
+                    execution_reference: reference.to_string(),
+                    expected_transaction_position: position,
+                    expected_preview: preview,
+                }),
+            ),
+        };
+        // A move to the leader is under way for this command, or nothing is open.
+        let Some(conn) = self.current else {
+            return false;
+        };
+        if self.attempt.is_some() {
+            return false;
+        }
+        let detaching = matches!(asked, Asked::DetachClock(_));
+        match self.send(now, conn, asked, request) {
+            Ok(()) => {
+                if detaching {
+                    self.clock_detaching(execution, true);
+                }
+                if let Some(held) = self.executions.get_mut(&execution) {
+                    held.flight = Some(conn);
+                    held.written = true;
+                }
+                false
+            }
+            Err(Unsent::Full) => false,
+            Err(Unsent::Refused(refusal)) => {
+                let message = format!("the statement cannot be sent: {refusal}");
+                let error = Error::new(ErrorKind::InvalidArgument, message).of_command(&reference);
+                self.fail_runs_of(execution, &error);
+                true
+            }
+        }
+    }
+
+    /// What deleting a subscription needs now (S-4, S-6, S-7).
+    pub(super) fn unsubscribe_step(&mut self, execution: ExecutionId, name: &str) -> Step {
+        // An opening of that name whose caller stopped waiting is answered first.
+        let opening = |held: &Execution| {
+            held.flight.is_some()
+                && matches!(&held.route, Some(Route::Subscribe { name: other }) if other == name)
+        };
+        if self.executions.values().any(opening) {
+            return Step::Wait;
+        }
+        let Some(sub) = self.subs.named(name) else {
+            let message = format!("this session has no subscription {name}");
+            self.settle(execution, local(Disposition::Failed, message));
+            return Step::Settled;
+        };
+        match self.subs.get(sub).map(|sub| sub.place) {
+            Some(Place::Live) => Step::Send(sub),
+            Some(Place::Reopening | Place::Overflowed { .. }) => Step::Wait,
+            _ => {
+                self.subs.delete(sub);
+                let message =
+                    format!("subscription {name} is deleted; no session held it any more");
+                self.settle(execution, local(Disposition::Completed, message));
+                Step::Settled
+            }
+        }
+    }
+}
+
+/// What deleting a subscription needs next.
+pub(super) enum Step {
+    Wait,
+    Settled,
+    Send(SubId),
+}
+
+/// Whether a text is dealt with on this side of the wire, or touches no transaction.
+fn is_local(route: &Route) -> bool {
+    matches!(
+        route,
+        Route::Refused { .. } | Route::ListDomains | Route::Command(Act::Read)
+    )
+}
