@@ -109,15 +109,12 @@ impl Assembler {
             }
             let last = piece.split_to(missing);
             let frame = if self.held == 0 {
-                Frame::copy_from(&last)
+                Frame::received(wanted, &[&last])
             } else {
                 let tail = std::mem::take(&mut self.tail);
-                let parts = self
-                    .pieces
-                    .iter()
-                    .map(Bytes::as_ref)
-                    .chain([tail.as_ref(), last.as_ref()]);
-                Frame::from_chunks(wanted, parts)
+                let parts = self.pieces.iter().map(Bytes::as_ref);
+                let parts: Vec<&[u8]> = parts.chain([tail.as_ref(), last.as_ref()]).collect();
+                Frame::received(wanted, &parts)
             };
             self.pieces.clear();
             self.held = 0;

@@ -4,6 +4,8 @@
 //! nothing of requests, replies or recovery, which are the engine's, and nothing of C, which is the interface's.
 
 mod cancel;
+mod clocks;
+mod endpoints;
 pub mod fork;
 mod framing;
 mod locks;
@@ -13,4 +15,5 @@ mod stream;
 mod transport;
 
 pub use cancel::Cancel;
+pub use endpoints::{Consumer, Delivery, Expected, Producer};
 pub use session::{start, Credentials, Execution, Options, Session};

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -101,7 +101,8 @@ impl Drop for Execution {
     }
 }
 
-/// One session. Usable from several threads; dropping it ends the session without waiting.
+/// One session. Usable from several threads; it ends, without waiting, when it and all producers, consumers and deliveries of it are
+/// dropped.
 #[derive(Debug)]
 pub struct Session {
     generation: u64,
@@ -154,6 +155,7 @@ impl Session {
             runtime,
             authorization,
             epoch: Instant::now(),
+            holders: AtomicUsize::new(1),
             alarm: Arc::new(Alarm {
                 at: AtomicU64::new(NEVER),
                 set: Notify::new(),
@@ -240,6 +242,21 @@ impl Session {
         }
     }
 
+    /// One more hold on the session, which ends with the last.
+    pub(crate) fn share(&self) -> Result<Self, Error> {
+        let inner = self.inner()?;
+        inner.holders.fetch_add(1, Ordering::SeqCst);
+        Ok(Self {
+            generation: self.generation,
+            inner: Some(Arc::clone(inner)),
+        })
+    }
+
+    /// Asks the engine something that it answers at once.
+    pub(crate) fn enter<R>(&self, with: impl FnOnce(&mut Engine, Now) -> R) -> Result<R, Error> {
+        self.inner()?.enter(with)
+    }
+
     fn inner(&self) -> Result<&Arc<Inner>, Error> {
         match &self.inner {
             Some(inner) if self.generation == fork::generation() => Ok(inner),
@@ -251,7 +268,7 @@ impl Session {
     }
 
     /// Makes one call and blocks until it is over. `reference` is that of the command it runs, if any.
-    fn call(
+    pub(crate) fn call(
         &self,
         what: Call,
         cancel: Option<&Cancel>,
@@ -275,8 +292,10 @@ impl Drop for Session {
         if self.generation != fork::generation() {
             std::mem::forget(inner);
         } else if let Some(inner) = inner {
-            // An engine that failed has no connection left to reset.
-            let _ = inner.enter(|engine, _| engine.shut_down());
+            if inner.holders.fetch_sub(1, Ordering::SeqCst) == 1 {
+                // An engine that failed has no connection left to reset.
+                let _ = inner.enter(|engine, _| engine.shut_down());
+            }
         }
     }
 }
@@ -294,6 +313,8 @@ struct Inner {
     runtime: &'static Handle,
     authorization: Option<HeaderValue>,
     epoch: Instant,
+    /// Sessions, producers, consumers and deliveries that keep the session running.
+    holders: AtomicUsize,
     alarm: Arc<Alarm>,
     state: Mutex<State>,
 }
@@ -608,12 +629,19 @@ fn of_command(mut error: Error, reference: &str) -> Error {
     error
 }
 
-fn unexpected(done: &Done) -> Error {
+pub(crate) fn unexpected(done: &Done) -> Error {
     let what = match done {
         Done::Connected => "a connection",
         Done::Outcome(_) => "an outcome",
         Done::Event(_) => "an event",
         Done::Suggestions(_) => "completions",
+        Done::ClockEvent(_) => "a clock event",
+        Done::Endpoint(..) => "an endpoint",
+        Done::Submitted(_) => "a submission",
+        Done::Submission(_) => "the outcome of a submission",
+        Done::Delivery(_) => "a delivery",
+        Done::Settled(_) => "a settlement",
+        Done::Closed => "a closed endpoint",
     };
     Error::new(
         ErrorKind::Protocol,

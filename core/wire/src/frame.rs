@@ -6,6 +6,8 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
+use crate::peek::batch_at;
+
 const ALIGNMENT: usize = 64;
 
 /// Immutable bytes whose first one (or a chosen one) is 64-byte aligned. Cloning shares them.
@@ -44,6 +46,13 @@ impl Frame {
         Self {
             bytes: Bytes::from(buffer).slice(lead..),
         }
+    }
+
+    /// The received pieces of one frame, joined with one copy so that the batch of a reply to a read, or the frame's first byte
+    /// when it holds none, is 64-byte aligned.
+    pub fn received(len: usize, pieces: &[&[u8]]) -> Self {
+        let aligned = batch_at(pieces).unwrap_or(0);
+        Self::from_chunks_aligned_at(len, aligned, pieces.iter().copied())
     }
 
     pub fn as_slice(&self) -> &[u8] {

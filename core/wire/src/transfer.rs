@@ -67,7 +67,8 @@ impl Reassembler {
         if end < total {
             return Ok(None);
         }
-        let frame = Frame::copy_from(&std::mem::take(&mut self.received));
+        let received = std::mem::take(&mut self.received);
+        let frame = Frame::received(received.len(), &[&received]);
         self.joined(&frame).map(Some)
     }
 
