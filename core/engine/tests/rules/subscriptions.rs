@@ -634,6 +634,48 @@ fn a_reader_too_slow_loses_its_queue_and_is_told() {
     assert_eq!(sent.len(), 2, "{sent:?}");
 }
 
+// rule: S-8, S-7
+#[test]
+fn an_overflow_comes_after_the_gaps_before_it() {
+    for before in [0, 1, 40, 60, 63, 100, 126] {
+        for refused in [false, true] {
+            let (mut bench, conn) = Bench::connected();
+            bench.subscription(conn, "s", 1);
+            let mut conn = conn;
+            for generation in [2, 3] {
+                for place in 0..before / (generation - 1) {
+                    bench.frame(conn, rows("s", generation - 1, 1, place..place + 1));
+                }
+                bench.lose(conn);
+                bench.suggest("S");
+                conn = bench.reconnected();
+                let (mut id, _) = bench.subscribe(conn);
+                if refused {
+                    bench.reply(conn, id, not_opened("not ready"));
+                    let suggest = bench.sent(conn).request_id;
+                    bench.reply(conn, suggest, suggestions(&["x"]));
+                    bench.pass(SEC);
+                    id = bench.subscribe(conn).0;
+                }
+                bench.reply(conn, id, opened("s", generation, numbers()));
+            }
+            for place in 0..200 {
+                bench.frame(conn, rows("s", 3, 1, place..place + 1));
+            }
+            let events = bench.events();
+            let generations: Vec<_> = events.iter().map(|event| event.generation).collect();
+            assert!(
+                generations.is_sorted(),
+                "{before} rows, refused {refused}: {generations:?}"
+            );
+            assert!(matches!(
+                events.last().unwrap().kind,
+                EventKind::Overflow { .. }
+            ));
+        }
+    }
+}
+
 fn wide() -> RowSchema {
     RowSchema {
         fields: vec![scalar("text", ScalarType::String)],
@@ -769,6 +811,28 @@ fn an_overflowed_subscription_can_be_deleted_and_its_name_used() {
         bench.frame(conn, rows("s", 2, 1, 0..1));
         assert_eq!(bench.event().generation, 2);
     }
+}
+
+// rule: S-7, C-6
+#[test]
+fn a_reopening_that_was_not_admitted_is_sent_again() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    let conn = again(&mut bench, conn);
+    for _ in 0..3 {
+        let (id, _) = bench.subscribe(conn);
+        bench.reply(
+            conn,
+            id,
+            rejected(RequestRejection::TooManyRequestsInFlight),
+        );
+        bench.pass(8 * SEC);
+    }
+    let (id, _) = bench.subscribe(conn);
+    bench.reply(conn, id, opened("s", 2, numbers()));
+    bench.frame(conn, rows("s", 2, 1, 0..1));
+    let events = bench.events();
+    assert_eq!(places(events.last().unwrap()), [0]);
 }
 
 // rule: S-8, C-7
