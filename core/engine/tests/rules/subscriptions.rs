@@ -326,6 +326,18 @@ fn a_lost_session_is_a_gap_and_a_new_generation() {
     }
 }
 
+// rule: S-7, L-1
+#[test]
+fn a_subscription_is_opened_again_in_its_own_domain() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    let (call, ..) = bench.execute("USE other;");
+    bench.outcome(call);
+    let conn = again(&mut bench, conn);
+    let (_, subscribe) = bench.subscribe(conn);
+    assert_eq!(subscribe.domain, "d");
+}
+
 // rule: S-7, R-1
 #[test]
 fn a_new_generation_has_its_own_schema() {
