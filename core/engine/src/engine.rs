@@ -1103,15 +1103,14 @@ impl Engine {
                     .reopening_refused(sub, now.mono, &mut self.jitter, message);
             }
             (Asked::Drop(sub), ReplyBody::UnsubscribeOutcome(_)) => {
-                if matches!(
-                    self.subs.get(sub).map(|sub| sub.place),
-                    Some(Place::Overflowed { .. })
-                ) {
+                if self.subs.get(sub).map(|sub| sub.place) == Some(Place::Dropping) {
                     self.subs.move_to(sub, Place::Parked);
                 }
             }
-            // It stays in force on the server; what arrives for it is dropped until the session ends.
-            (Asked::Drop(_), ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_)) => {}
+            // Until it is deleted, what arrives for it is dropped.
+            (Asked::Drop(sub), ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_)) => {
+                self.subs.drop_refused(sub, now.mono, &mut self.jitter);
+            }
             (Asked::Suggest(call), ReplyBody::SuggestOutcome(outcome)) => {
                 if self.suggests.remove(&call).is_some() {
                     self.finish(call, Ok(Done::Suggestions(outcome)));
@@ -1480,7 +1479,7 @@ impl Engine {
             }
             self.subs.move_to(sub, Place::Reopening);
         }
-        for sub in self.subs.to_unsubscribe() {
+        for sub in self.subs.to_drop(now.mono) {
             let Some(held) = self.subs.get(sub) else {
                 continue;
             };
@@ -1490,7 +1489,7 @@ impl Engine {
             if self.send(now, conn, Asked::Drop(sub), request).is_err() {
                 return;
             }
-            self.subs.move_to(sub, Place::Overflowed { asked: true });
+            self.subs.move_to(sub, Place::Dropping);
         }
     }
 
@@ -1618,8 +1617,8 @@ impl Engine {
             return Step::Settled;
         };
         match self.subs.get(sub).map(|sub| sub.place) {
-            Some(Place::Live) => Step::Send(sub),
-            Some(Place::Reopening | Place::Overflowed { .. }) => Step::Wait,
+            Some(Place::Live | Place::Overflowed { .. }) => Step::Send(sub),
+            Some(Place::Reopening | Place::Dropping) => Step::Wait,
             _ => {
                 self.subs.delete(sub);
                 let message =

@@ -825,6 +825,38 @@ fn an_overflowed_subscription_can_be_deleted_and_its_name_used() {
     }
 }
 
+// rule: C-6, S-8, S-6
+#[test]
+fn an_unsubscribe_that_was_not_admitted_is_sent_again() {
+    for overflowed in [false, true] {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        let mut delete = None;
+        if overflowed {
+            for place in 0..200 {
+                bench.frame(conn, rows("s", 1, 1, place..place + 1));
+            }
+        } else {
+            delete = Some(bench.execute("DELETE SUBSCRIPTION s;").0);
+        }
+        for _ in 0..3 {
+            let (id, name) = bench.unsubscribe(conn);
+            assert_eq!(name, "s");
+            bench.reply(
+                conn,
+                id,
+                rejected(RequestRejection::TooManyRequestsInFlight),
+            );
+            bench.pass(2 * SEC);
+        }
+        let delete = delete.unwrap_or_else(|| bench.execute("DELETE SUBSCRIPTION s;").0);
+        bench.pass(2 * SEC);
+        let (id, _) = bench.unsubscribe(conn);
+        bench.reply(conn, id, deleted("s", 1));
+        assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+    }
+}
+
 // rule: S-7, C-6
 #[test]
 fn a_reopening_that_was_not_admitted_is_sent_again() {
