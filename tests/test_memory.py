@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nervix_ffi import Rows
+from nervix_ffi import Interrupted, Rows
 from nervix_ffi.testing import LoopbackNode
 
 from .support import DOMAIN, GRAPH, PATIENCE, connect, reading
@@ -81,6 +81,43 @@ def use(event: Rows, turn: int) -> None:
         assert bytes(event.frame[4:8]) == b"NXSM"
     if turn % 2:
         event.release()
+
+
+@pytest.mark.rule("B-2")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_sessions_leave_no_descriptors_and_no_threads_behind() -> None:
+    """The first session starts what the process keeps; after it, a hundred more leave nothing, however they end."""
+    with LoopbackNode(load=GRAPH) as node:
+
+        def open_and_end(turn: int) -> None:
+            session = connect(node)
+            subscription = session.subscribe("readings")
+            if turn % 3 == 0:
+                node.control("cut", how="abort")
+                assert isinstance(subscription.next(timeout=PATIENCE), Interrupted)
+            if turn % 2:
+                session.close()
+            del session, subscription
+            gc.collect()
+            node.control("wait", sessions={"exactly": 0}, connections={"exactly": 0}, timeout_ms=30_000)
+
+        for turn in range(3):
+            open_and_end(turn)
+        before = descriptors(), threads()
+        for turn in range(100):
+            open_and_end(turn)
+        assert descriptors() <= before[0]
+        assert threads() <= before[1]
+
+
+def descriptors() -> int:
+    """Open descriptors of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def threads() -> int:
+    """Threads of this process, those of the library among them."""
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def test_objects_are_freed_in_every_order() -> None:

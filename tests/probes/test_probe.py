@@ -27,7 +27,7 @@ def expected(name: str) -> str:
     return (golden.SCENARIOS / f"{name}.report").read_text(encoding="utf-8")
 
 
-def run_probe(node: LoopbackNode, uri: str, name: str, password: str) -> tuple[int, str, str]:
+def run_probe(node: LoopbackNode, uri: str, name: str, password: str, library: Path | None = None) -> tuple[int, str, str]:
     """Run the probe as a program and publish the scenario's rows once it has subscribed: status, output, errors."""
     scenario = golden.read_scenario(name)
     batches = golden.batches(name)
@@ -41,6 +41,8 @@ def run_probe(node: LoopbackNode, uri: str, name: str, password: str) -> tuple[i
         "NERVIX_PROBE_SUBSCRIPTION": "probe",
         "NERVIX_PROBE_ROWS": str(sum(len(batch) for batch in batches)),
     }
+    if library is not None:
+        environment["NERVIX_CLIENT_LIBRARY"] = str(library)
     process = subprocess.Popen(
         [sys.executable, "-W", "error", str(PROBE)],
         stdout=subprocess.PIPE,
@@ -75,6 +77,24 @@ def test_the_report_is_the_expected_one(name: str, nodes: int) -> None:
         status, output, errors = run_probe(node, uri, name, "sesame")
     assert (status, errors) == (0, "")
     assert output == expected(name)
+
+
+@pytest.mark.rule("B-6", "R-5")
+@pytest.mark.parametrize("name", ["rows", "keys", "many"])
+def test_a_library_without_extensions_gives_the_same_report(name: str, plain_library: Path) -> None:
+    with LoopbackNode(user="prober", password="sesame", load=golden.SCENARIOS / f"{name}.nspl") as node:
+        status, output, errors = run_probe(node, node.uri, name, "sesame", plain_library)
+    assert (status, errors) == (0, "")
+    assert output == expected(name)
+
+
+def test_lists_need_the_extension_and_say_so(plain_library: Path) -> None:
+    with LoopbackNode(user="prober", password="sesame", load=golden.SCENARIOS / "lists.nspl") as node:
+        status, output, errors = run_probe(node, node.uri, "lists", "sesame", plain_library)
+    assert status == 1
+    assert output.endswith("SUBSCRIBED\n")
+    assert errors.startswith("probe failed: ")
+    assert "nxx_event_arrow" in errors
 
 
 def test_a_failed_check_is_one_line_and_status_1() -> None:

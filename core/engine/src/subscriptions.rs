@@ -47,8 +47,10 @@ pub(crate) enum Place {
     Reopening,
     /// No exchange holds it. It is opened again at this time, or as soon as an exchange is there.
     Waiting(Option<u64>),
-    /// Its reader was too slow; the request to delete it on this session is still to be sent, or in flight.
-    Overflowed { asked: bool },
+    /// Its reader was too slow; the request to delete it on this session is to be sent at this time.
+    Overflowed { due: u64 },
+    /// That request is in flight.
+    Dropping,
     /// Deleted on this session after an overflow; opened again on the next one.
     Parked,
     /// A later generation has its name; only its own end may still arrive.
@@ -235,24 +237,34 @@ impl Subscriptions {
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.subs
             .values()
-            .filter_map(|sub| {
-                if let Place::Waiting(due) = sub.place {
-                    due
-                } else {
-                    None
-                }
+            .filter_map(|sub| match sub.place {
+                Place::Waiting(due) => due,
+                Place::Overflowed { due } => Some(due),
+                _ => None,
             })
             .min()
     }
 
-    /// The overflowed subscriptions whose deletion was not asked for yet.
-    pub(crate) fn to_unsubscribe(&self) -> Vec<SubId> {
-        let to_ask = |sub: &Subscription| sub.place == Place::Overflowed { asked: false };
+    /// The overflowed subscriptions whose deletion is to be asked for now.
+    pub(crate) fn to_drop(&self, now: u64) -> Vec<SubId> {
+        let to_ask = |place| matches!(place, Place::Overflowed { due } if due <= now);
         self.subs
             .iter()
-            .filter(|(_, sub)| to_ask(sub))
+            .filter(|(_, sub)| to_ask(sub.place))
             .map(|(id, _)| *id)
             .collect()
+    }
+
+    /// The server did not take the request to delete it; it is sent again later.
+    pub(crate) fn drop_refused(&mut self, id: SubId, now: u64, jitter: &mut Jitter) {
+        if let Some(sub) = self.subs.get_mut(&id) {
+            if sub.place == Place::Dropping {
+                let wait = sub.backoff.next(BACKGROUND, jitter);
+                sub.place = Place::Overflowed {
+                    due: now.saturating_add(wait),
+                };
+            }
+        }
     }
 
     /// The exchange that held subscriptions is over: each gap is reported once (B-7).
@@ -261,7 +273,7 @@ impl Subscriptions {
         let ids: Vec<SubId> = self.subs.keys().copied().collect();
         for id in ids {
             match self.subs.get(&id).map(|sub| sub.place) {
-                Some(Place::Live | Place::Overflowed { .. } | Place::Parked) => {
+                Some(Place::Live | Place::Overflowed { .. } | Place::Dropping | Place::Parked) => {
                     self.move_to(id, Place::Waiting(None));
                     self.report(
                         id,
@@ -402,7 +414,7 @@ impl Subscriptions {
             return;
         };
         if sub.place == Place::Live {
-            sub.place = Place::Overflowed { asked: false };
+            sub.place = Place::Overflowed { due: 0 };
             // What was dropped may be of generations before the gaps that wait; delivery ends now.
             place = None;
             // What else arrives for this generation is dropped too.
@@ -453,6 +465,7 @@ fn kept(place: Place) -> bool {
             | Place::Reopening
             | Place::Waiting(_)
             | Place::Overflowed { .. }
+            | Place::Dropping
             | Place::Parked
     )
 }

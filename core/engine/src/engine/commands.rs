@@ -423,8 +423,8 @@ impl Engine {
             return Step::Settled;
         };
         match self.subs.get(sub).map(|sub| sub.place) {
-            Some(Place::Live) => Step::Send(sub),
-            Some(Place::Reopening | Place::Overflowed { .. }) => Step::Wait,
+            Some(Place::Live | Place::Overflowed { .. }) => Step::Send(sub),
+            Some(Place::Reopening | Place::Dropping) => Step::Wait,
             _ => {
                 self.subs.delete(sub);
                 let message =

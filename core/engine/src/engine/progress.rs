@@ -164,7 +164,7 @@ impl Engine {
             }
             self.subs.move_to(sub, Place::Reopening);
         }
-        for sub in self.subs.to_unsubscribe() {
+        for sub in self.subs.to_drop(now.mono) {
             let Some(held) = self.subs.get(sub) else {
                 continue;
             };
@@ -174,7 +174,7 @@ impl Engine {
             if self.send(now, conn, Asked::Drop(sub), request).is_err() {
                 return false;
             }
-            self.subs.move_to(sub, Place::Overflowed { asked: true });
+            self.subs.move_to(sub, Place::Dropping);
         }
         true
     }

@@ -137,15 +137,14 @@ impl Engine {
                     .reopening_refused(sub, now.mono, &mut self.jitter, message);
             }
             (Asked::Drop(sub), ReplyBody::UnsubscribeOutcome(_)) => {
-                if matches!(
-                    self.subs.get(sub).map(|sub| sub.place),
-                    Some(Place::Overflowed { .. })
-                ) {
+                if self.subs.get(sub).map(|sub| sub.place) == Some(Place::Dropping) {
                     self.subs.move_to(sub, Place::Parked);
                 }
             }
-            // It stays in force on the server; what arrives for it is dropped until the session ends.
-            (Asked::Drop(_), ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_)) => {}
+            // Until it is deleted, what arrives for it is dropped.
+            (Asked::Drop(sub), ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_)) => {
+                self.subs.drop_refused(sub, now.mono, &mut self.jitter);
+            }
             (Asked::Suggest(call), ReplyBody::SuggestOutcome(outcome)) => {
                 if self.suggests.remove(&call).is_some() {
                     self.finish(call, Ok(Done::Suggestions(outcome)));

@@ -411,6 +411,60 @@ fn a_command_the_server_cancelled_is_told_as_cancelled() {
     bench.outcome(call);
 }
 
+// rule: C-10, C-3, E-3, B-1
+#[test]
+fn a_command_nobody_waits_for_is_recovered_by_its_reference() {
+    for late in [true, false] {
+        let (mut bench, conn) = Bench::connected();
+        let (call, execution, reference) = bench.execute("CREATE SCHEMA a (b I64);");
+        let (id, command) = bench.command(conn);
+        bench.stop(call, Stop::Cancelled);
+        let error = bench.fails(call, ErrorKind::Cancelled);
+        assert_eq!(error.reference.as_deref(), Some(&*reference));
+        for message in bench.all_sent(conn) {
+            let ClientRequest::CancelRequest(cancel) = message.request else {
+                panic!("{message:?}")
+            };
+            assert_eq!(cancel.target_request_id, id);
+            bench.reply(
+                conn,
+                message.request_id,
+                cancel_outcome(id, CancelState::Requested),
+            );
+        }
+        if late {
+            bench.reply(conn, id, cancelled(CancellationStage::AfterAdmission));
+        }
+        let again = bench.call(nervix_engine::Call::Execute(execution));
+        if !late {
+            // The reply to the abandoned request does not answer the new one with a cancellation.
+            bench.reply(conn, id, cancelled(CancellationStage::AfterAdmission));
+        }
+        assert!(
+            bench.is_waiting(again),
+            "late {late}: {:?}",
+            bench.result(again)
+        );
+        bench.pass(SEC);
+        let (new, same) = bench.command(conn);
+        assert_ne!(new, id);
+        assert_eq!(same, command);
+        bench.reply(
+            conn,
+            new,
+            outcome(
+                &reference,
+                OutcomeOrigin::Recovered,
+                CommandDisposition::CommandCompleted(CommandCompleted {
+                    already_existed: false,
+                }),
+                "done",
+            ),
+        );
+        assert_eq!(bench.outcome(again).message, "done");
+    }
+}
+
 // rule: C-3, F-8
 #[test]
 fn a_reply_of_another_kind_breaks_the_protocol() {

@@ -326,6 +326,18 @@ fn a_lost_session_is_a_gap_and_a_new_generation() {
     }
 }
 
+// rule: S-7, L-1
+#[test]
+fn a_subscription_is_opened_again_in_its_own_domain() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    let (call, ..) = bench.execute("USE other;");
+    bench.outcome(call);
+    let conn = again(&mut bench, conn);
+    let (_, subscribe) = bench.subscribe(conn);
+    assert_eq!(subscribe.domain, "d");
+}
+
 // rule: S-7, R-1
 #[test]
 fn a_new_generation_has_its_own_schema() {
@@ -634,6 +646,48 @@ fn a_reader_too_slow_loses_its_queue_and_is_told() {
     assert_eq!(sent.len(), 2, "{sent:?}");
 }
 
+// rule: S-8, S-7
+#[test]
+fn an_overflow_comes_after_the_gaps_before_it() {
+    for before in [0, 1, 40, 60, 63, 100, 126] {
+        for refused in [false, true] {
+            let (mut bench, conn) = Bench::connected();
+            bench.subscription(conn, "s", 1);
+            let mut conn = conn;
+            for generation in [2, 3] {
+                for place in 0..before / (generation - 1) {
+                    bench.frame(conn, rows("s", generation - 1, 1, place..place + 1));
+                }
+                bench.lose(conn);
+                bench.suggest("S");
+                conn = bench.reconnected();
+                let (mut id, _) = bench.subscribe(conn);
+                if refused {
+                    bench.reply(conn, id, not_opened("not ready"));
+                    let suggest = bench.sent(conn).request_id;
+                    bench.reply(conn, suggest, suggestions(&["x"]));
+                    bench.pass(SEC);
+                    id = bench.subscribe(conn).0;
+                }
+                bench.reply(conn, id, opened("s", generation, numbers()));
+            }
+            for place in 0..200 {
+                bench.frame(conn, rows("s", 3, 1, place..place + 1));
+            }
+            let events = bench.events();
+            let generations: Vec<_> = events.iter().map(|event| event.generation).collect();
+            assert!(
+                generations.is_sorted(),
+                "{before} rows, refused {refused}: {generations:?}"
+            );
+            assert!(matches!(
+                events.last().unwrap().kind,
+                EventKind::Overflow { .. }
+            ));
+        }
+    }
+}
+
 fn wide() -> RowSchema {
     RowSchema {
         fields: vec![scalar("text", ScalarType::String)],
@@ -769,6 +823,60 @@ fn an_overflowed_subscription_can_be_deleted_and_its_name_used() {
         bench.frame(conn, rows("s", 2, 1, 0..1));
         assert_eq!(bench.event().generation, 2);
     }
+}
+
+// rule: C-6, S-8, S-6
+#[test]
+fn an_unsubscribe_that_was_not_admitted_is_sent_again() {
+    for overflowed in [false, true] {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        let mut delete = None;
+        if overflowed {
+            for place in 0..200 {
+                bench.frame(conn, rows("s", 1, 1, place..place + 1));
+            }
+        } else {
+            delete = Some(bench.execute("DELETE SUBSCRIPTION s;").0);
+        }
+        for _ in 0..3 {
+            let (id, name) = bench.unsubscribe(conn);
+            assert_eq!(name, "s");
+            bench.reply(
+                conn,
+                id,
+                rejected(RequestRejection::TooManyRequestsInFlight),
+            );
+            bench.pass(2 * SEC);
+        }
+        let delete = delete.unwrap_or_else(|| bench.execute("DELETE SUBSCRIPTION s;").0);
+        bench.pass(2 * SEC);
+        let (id, _) = bench.unsubscribe(conn);
+        bench.reply(conn, id, deleted("s", 1));
+        assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+    }
+}
+
+// rule: S-7, C-6
+#[test]
+fn a_reopening_that_was_not_admitted_is_sent_again() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    let conn = again(&mut bench, conn);
+    for _ in 0..3 {
+        let (id, _) = bench.subscribe(conn);
+        bench.reply(
+            conn,
+            id,
+            rejected(RequestRejection::TooManyRequestsInFlight),
+        );
+        bench.pass(8 * SEC);
+    }
+    let (id, _) = bench.subscribe(conn);
+    bench.reply(conn, id, opened("s", 2, numbers()));
+    bench.frame(conn, rows("s", 2, 1, 0..1));
+    let events = bench.events();
+    assert_eq!(places(events.last().unwrap()), [0]);
 }
 
 // rule: S-8, C-7

@@ -187,7 +187,15 @@ impl Cluster {
                     place: 0,
                     ended: false,
                 });
-                Answer::now(opened(&name, generation, numbers()))
+                let mut body = opened(&name, generation, numbers());
+                if let ReplyBody::SubscribeOutcome(SubscribeOutcome {
+                    disposition: SubscribeDisposition::SubscriptionOpened(opened),
+                    ..
+                }) = &mut body
+                {
+                    opened.domain = subscribe.domain;
+                }
+                Answer::now(body)
             }
             ClientRequest::UnsubscribeRequest(request) => {
                 let session = self.sessions.get_mut(&conn).unwrap();
