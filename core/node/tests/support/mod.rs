@@ -100,6 +100,14 @@ impl Node {
         (status, serde_json::from_str(body).unwrap())
     }
 
+    /// Runs statements for nobody in particular.
+    pub async fn execute(&self, domain: Option<&str>, statements: &[&str]) {
+        for statement in statements {
+            self.post("execute", json!({"domain": domain, "statement": statement}))
+                .await;
+        }
+    }
+
     pub async fn wait(&self, what: Value) -> Value {
         self.post("wait", what).await
     }
@@ -134,6 +142,8 @@ pub struct Session {
     buffer: BytesMut,
     next_id: u64,
     pub news: VecDeque<ServerBody>,
+    /// Replies that came while another was waited for.
+    replied: VecDeque<Reply>,
     connection: tokio::task::JoinHandle<Result<(), h2::Error>>,
     _sender: SendRequest<Bytes>,
 }
@@ -185,6 +195,7 @@ pub async fn call(
         buffer: BytesMut::new(),
         next_id: 0,
         news: VecDeque::new(),
+        replied: VecDeque::new(),
         connection,
         _sender: sender,
     })
@@ -303,7 +314,57 @@ impl Session {
         }
     }
 
+    /// The next frame that is no reply and that this finds, those before it forgotten. Replies are kept.
+    pub async fn event_where<Found>(
+        &mut self,
+        mut found: impl FnMut(ServerBody) -> Option<Found>,
+    ) -> Found {
+        loop {
+            let event = match self.news.pop_front() {
+                Some(event) => event,
+                None => match self.frame().await.unwrap() {
+                    ServerBody::Reply(reply) => {
+                        self.replied.push_back(reply);
+                        continue;
+                    }
+                    event => event,
+                },
+            };
+            if let Some(found) = found(event) {
+                return found;
+            }
+        }
+    }
+
+    /// The reply to one request, whatever else comes before it.
+    pub async fn reply_to(&mut self, request_id: u64) -> ReplyBody {
+        if let Some(at) = self
+            .replied
+            .iter()
+            .position(|reply| reply.request_id == request_id)
+        {
+            return self.replied.remove(at).unwrap().body;
+        }
+        loop {
+            match self.frame().await.unwrap() {
+                ServerBody::Reply(reply) if reply.request_id == request_id => return reply.body,
+                ServerBody::Reply(reply) => self.replied.push_back(reply),
+                event => self.news.push_back(event),
+            }
+        }
+    }
+
+    /// Whether this request was answered before the others that were read so far.
+    pub fn answered_meanwhile(&self, request_id: u64) -> bool {
+        self.replied
+            .iter()
+            .any(|reply| reply.request_id == request_id)
+    }
+
     pub async fn reply(&mut self) -> Reply {
+        if let Some(reply) = self.replied.pop_front() {
+            return reply;
+        }
         loop {
             match self.frame().await.unwrap() {
                 ServerBody::Reply(reply) => return reply,
@@ -314,9 +375,7 @@ impl Session {
 
     pub async fn ask(&mut self, request: ClientRequest) -> ReplyBody {
         let id = self.send(request).await;
-        let reply = self.reply().await;
-        assert_eq!(reply.request_id, id);
-        reply.body
+        self.reply_to(id).await
     }
 
     pub async fn command(&mut self, request: CommandRequest) -> CommandOutcome {
