@@ -151,7 +151,9 @@ impl Batch {
         let found = self.schema.fields.get(column).zip(self.columns.get(column));
         found.ok_or_else(|| {
             let count = self.columns.len();
-            Refusal::Argument(format!("there is no column {column}: the batch has {count}"))
+            Refusal::Argument(format!(
+                "there is no column {column}: the batch has {count}"
+            ))
         })
     }
 
@@ -217,7 +219,11 @@ impl Batch {
     }
 
     /// The scalar type of a level, which is the innermost one.
-    fn scalar(&self, column: usize, level: usize) -> Result<(&RowField, ArrayRef, ScalarType), Refusal> {
+    fn scalar(
+        &self,
+        column: usize,
+        level: usize,
+    ) -> Result<(&RowField, ArrayRef, ScalarType), Refusal> {
         let (field, array) = self.level(column, level)?;
         match levels(&field.field_type).nth(level).map(|one| &one.shape) {
             Some(FieldTypeShape::ScalarFieldType(scalar)) => Ok((field, array, scalar.scalar)),

@@ -92,7 +92,9 @@ impl Builder {
     fn field(&self, column: usize) -> Result<&RowField, Refusal> {
         self.schema.fields.get(column).ok_or_else(|| {
             let count = self.schema.fields.len();
-            Refusal::Argument(format!("there is no column {column}: the schema has {count}"))
+            Refusal::Argument(format!(
+                "there is no column {column}: the schema has {count}"
+            ))
         })
     }
 

@@ -117,7 +117,9 @@ pub fn difference(wanted: &[RowField], found: &[RowField]) -> Option<String> {
         let name = &wanted.name;
         if wanted.name != found.name {
             let found = &found.name;
-            return Some(format!("field {index} is {found:?}, and {name:?} is wanted"));
+            return Some(format!(
+                "field {index} is {found:?}, and {name:?} is wanted"
+            ));
         }
         if wanted.field_type != found.field_type {
             let (wanted, found) = (spelled(&wanted.field_type), spelled(&found.field_type));
@@ -126,11 +128,19 @@ pub fn difference(wanted: &[RowField], found: &[RowField]) -> Option<String> {
             ));
         }
         if wanted.nullable != found.nullable {
-            let wanted = if wanted.nullable { "OPTIONAL" } else { "required" };
+            let wanted = if wanted.nullable {
+                "OPTIONAL"
+            } else {
+                "required"
+            };
             return Some(format!("the field {name:?} is not {wanted}"));
         }
         if wanted.sensitive != found.sensitive {
-            let wanted = if wanted.sensitive { "sensitive" } else { "public" };
+            let wanted = if wanted.sensitive {
+                "sensitive"
+            } else {
+                "public"
+            };
             return Some(format!("the field {name:?} is not {wanted}"));
         }
     }

@@ -5,7 +5,9 @@
 //! frames or handles.
 
 #[cfg(target_endian = "big")]
-compile_error!("Arrow IPC streams hold values in little-endian order, and columns are read in place");
+compile_error!(
+    "Arrow IPC streams hold values in little-endian order, and columns are read in place"
+);
 
 mod batch;
 mod builder;
@@ -17,9 +19,7 @@ use std::fmt;
 
 pub use batch::{Batch, Varlen};
 pub use builder::Builder;
-pub use fields::{
-    arrow_fields, data_type, difference, element, item, length, levels, width, UTC,
-};
+pub use fields::{arrow_fields, data_type, difference, element, item, length, levels, width, UTC};
 
 /// Why something cannot be done with a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -94,10 +94,7 @@ fn root(metadata: &Buffer) -> Result<Message<'_>, Refusal> {
     let Ok(message) = root_as_message(metadata) else {
         return refuse("the metadata of a message is malformed");
     };
-    if !matches!(
-        message.version(),
-        MetadataVersion::V4 | MetadataVersion::V5
-    ) {
+    if !matches!(message.version(), MetadataVersion::V4 | MetadataVersion::V5) {
         return refuse("a message is of a version that is not written any more");
     }
     if !matches!(
@@ -119,7 +116,9 @@ fn check_schema(fields: &[RowField], schema: &IpcSchema<'_>) -> Result<(), Refus
     let found = schema.fields().unwrap_or_default();
     if found.len() != fields.len() {
         let (found, wanted) = (found.len(), fields.len());
-        return refuse(format!("the stream has {found} fields, and {wanted} were agreed"));
+        return refuse(format!(
+            "the stream has {found} fields, and {wanted} were agreed"
+        ));
     }
     for (wanted, found) in fields.iter().zip(found) {
         let name = &wanted.name;
@@ -389,7 +388,9 @@ where
         };
         let found = nulls.as_ref().map_or(0, NullBuffer::null_count);
         if found != declared {
-            return refuse(format!("{found} cells are null, and {declared} are declared"));
+            return refuse(format!(
+                "{found} cells are null, and {declared} are declared"
+            ));
         }
         let Some(nulls) = nulls.filter(|_| found > 0) else {
             return Ok(None);

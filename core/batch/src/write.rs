@@ -4,7 +4,7 @@
 //! padded to 64 bytes, no validity buffer where nothing is null. Knows nothing of where columns come from; they may be parts of
 //! longer ones.
 
-use arrow_buffer::{BooleanBuffer, Buffer};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_ipc::{
@@ -133,8 +133,12 @@ impl Pieces {
     /// Adds one level of a column and those below it.
     fn put(&mut self, data: &ArrayData) -> Result<(), String> {
         let length = i64::try_from(data.len()).map_err(|_| "it is too long")?;
-        let nulls = data.nulls().filter(|nulls| nulls.null_count() > 0);
-        let null_count = nulls.map_or(0, |nulls| nulls.null_count());
+        // Counted here, since a foreign count may be wrong.
+        let nulls = data
+            .nulls()
+            .map(|nulls| NullBuffer::new(nulls.inner().clone()));
+        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+        let null_count = nulls.as_ref().map_or(0, NullBuffer::null_count);
         let null_count = i64::try_from(null_count).map_err(|_| "it is too long")?;
         self.nodes.push(FieldNode::new(length, null_count));
         self.push(match nulls {
@@ -234,7 +238,9 @@ fn ends(data: &ArrayData) -> Result<(Buffer, usize, usize), String> {
     let rebased: Vec<i32> = offsets
         .chunks_exact(4)
         .map(|bytes| {
-            let offset = bytes.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+            let offset = bytes
+                .first_chunk()
+                .map_or(0, |bytes| i32::from_ne_bytes(*bytes));
             offset.wrapping_sub(i32::try_from(begin).unwrap_or(0))
         })
         .collect();

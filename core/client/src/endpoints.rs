@@ -122,12 +122,16 @@ impl Endpoint {
 
     /// In a child of the process that opened it, and in a session that failed, an endpoint is closed.
     fn state(&self) -> EndpointState {
-        let state = self.session.enter(|engine, _| engine.endpoint_state(self.id));
+        let state = self
+            .session
+            .enter(|engine, _| engine.endpoint_state(self.id));
         state.unwrap_or(EndpointState::Closed)
     }
 
     fn reopen_reason(&self) -> Option<(ReopenReason, Option<OpenRefusal>)> {
-        let reason = self.session.enter(|engine, _| engine.reopen_reason(self.id));
+        let reason = self
+            .session
+            .enter(|engine, _| engine.reopen_reason(self.id));
         reason.ok().flatten()
     }
 
@@ -173,7 +177,9 @@ impl Producer {
     /// Whether new batches are admitted now.
     pub fn admission(&self) -> ProducerAdmission {
         let endpoint = &self.endpoint;
-        let admission = endpoint.session.enter(|engine, _| engine.admission(endpoint.id));
+        let admission = endpoint
+            .session
+            .enter(|engine, _| engine.admission(endpoint.id));
         admission.unwrap_or(ProducerAdmission::Suspended)
     }
 
@@ -242,7 +248,9 @@ impl Producer {
     /// The submissions whose outcome was not taken, in order, and whether each has one.
     pub fn pending(&self) -> Result<Vec<(u64, bool)>, Error> {
         let endpoint = &self.endpoint;
-        endpoint.session.enter(|engine, _| engine.pending(endpoint.id))
+        endpoint
+            .session
+            .enter(|engine, _| engine.pending(endpoint.id))
     }
 
     /// Lets a submission go: its outcome when it has one.

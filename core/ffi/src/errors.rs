@@ -4,7 +4,8 @@
 
 use nervix_engine::{Error, ErrorKind};
 
-use crate::arguments::{contained, free, put_buffer};
+use crate::arguments::{contained, free, put, put_buffer};
+use crate::endpoint::refusal_number;
 
 /// nx_error.
 pub struct ErrorObject {
@@ -90,16 +91,22 @@ pub unsafe extern "C" fn nx_error_execution_reference(
     })
 }
 
-/// No call opens a producer or consumer, and only such an open is refused so: no error carries a refusal.
-///
 /// # Safety
 /// As the header says.
 #[no_mangle]
 pub unsafe extern "C" fn nx_error_open_refusal(
-    _error: *const ErrorObject,
-    _refusal: *mut i32,
+    error: *const ErrorObject,
+    refusal: *mut i32,
 ) -> bool {
-    false
+    contained(false, || {
+        // SAFETY: the host passes an error of this library, or NULL.
+        let Some(why) = unsafe { error.as_ref() }.and_then(|object| object.error.refusal) else {
+            return false;
+        };
+        // SAFETY: the host's place can be written to.
+        unsafe { put(refusal, refusal_number(why)) };
+        true
+    })
 }
 
 /// # Safety

@@ -5,12 +5,20 @@
 
 mod arguments;
 mod arrow;
+mod batch;
+mod builder;
 mod cancel;
+mod clock;
+mod consumer;
+mod counted;
+mod endpoint;
 mod errors;
 mod event;
+mod fields;
 mod options;
 mod outcome;
 mod process;
+mod producer;
 mod schema;
 mod session;
 mod suggestions;

@@ -14,7 +14,7 @@ use crate::errors::ErrorObject;
 
 /// nx_schema.
 pub struct SchemaObject {
-    schema: Arc<RowSchema>,
+    pub(crate) schema: Arc<RowSchema>,
 }
 
 impl SchemaObject {

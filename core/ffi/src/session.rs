@@ -19,7 +19,7 @@ use crate::suggestions::SuggestionsObject;
 
 /// nx_session.
 pub struct SessionObject {
-    session: Session,
+    pub(crate) session: Session,
 }
 
 /// nx_execution.
