@@ -4,6 +4,9 @@
 
 use super::*;
 
+/// Redirects of one command after which a server that says that it leads is not believed at once.
+const BELIEVED: u32 = 4;
+
 impl Engine {
     pub(super) fn frame(&mut self, now: Now, conn: ConnId, frame: &Frame) {
         let attempt = self
@@ -157,16 +160,18 @@ impl Engine {
     }
 
     pub(super) fn leadership(&mut self, now: Now, leadership: &Leadership) {
-        match leadership {
+        let here = match leadership {
             Leadership::LeaderIsRemote(remote) => {
                 self.learn(&remote.leader);
+                false
             }
-            Leadership::LeaderIsServingNode(_) => {}
+            Leadership::LeaderIsServingNode(_) => true,
             Leadership::LeaderUnknown => return,
-        }
-        // Somebody leads again, so a command that waits for it need not wait longer.
+        };
+        // Somebody leads again, so a command that waits for it need not wait longer. Servers that all say that they lead, and
+        // redirect all the same, are believed a few times only.
         if let Some(run) = self.runs.front_mut() {
-            if std::mem::take(&mut run.leaderless) {
+            if std::mem::take(&mut run.leaderless) || (here && run.redirects <= BELIEVED) {
                 run.due = run.due.min(now.mono);
             }
         }
