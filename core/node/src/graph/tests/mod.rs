@@ -5,8 +5,14 @@
     clippy::indexing_slicing
 )]
 
+mod accounting;
+mod changes;
+mod clocks;
 mod completion;
+mod consumers;
 mod filters;
+mod harness;
+mod producers;
 mod publishing;
 mod statements;
 mod values;
