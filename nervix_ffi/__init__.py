@@ -1,26 +1,54 @@
 """A client of Nervix over the shared client library.
 
 ``connect`` opens a Session; a Session runs commands and subscribes to relays; a Subscription yields events, and the Rows among
-them become Python values or Arrow batches. Every failure is an ``Error``. The rules that this package follows are named where
+them become Python values or Arrow batches. A Clock follows a domain's time; a Producer hands batches to an ingestor, a Consumer takes
+them from an emitter, each a Delivery to settle. Every failure is an ``Error``. The rules that this package follows are named where
 they bind, for example (B-1).
 """
 
+from nervix_ffi._endpoint import Grant, Policy
 from nervix_ffi._library import Library, library
+from nervix_ffi.batch import Batch, BatchBuilder, NestedColumn
 from nervix_ffi.cancel import Cancel
+from nervix_ffi.clock import Clock, DomainClock
+from nervix_ffi.clock_events import (
+    ClockChanged,
+    ClockEnded,
+    ClockEvent,
+    ClockInterrupted,
+    ClockRestorationFailed,
+    ClockTick,
+    Pacing,
+    Tick,
+)
 from nervix_ffi.column import Column
 from nervix_ffi.completion import Suggestion, Suggestions
+from nervix_ffi.consumer import Consumer, Delivery
 from nervix_ffi.enums import (
+    AckWindow,
+    Admission,
+    BatchDefect,
     CellState,
+    ClockEndReason,
+    ClockEventKind,
+    ClockState,
     CompletionKind,
     CompletionStatus,
     Disposition,
+    EndpointState,
     EndReason,
     ErrorKind,
     EventKind,
     OpenRefusal,
     Origin,
     Part,
+    ProcessingFailure,
+    ReopenReason,
+    Settlement,
     SkipCause,
+    SubmissionRefusal,
+    SubmissionResult,
+    SubmissionUncertainty,
     Type,
 )
 from nervix_ffi.errors import (
@@ -34,9 +62,15 @@ from nervix_ffi.errors import (
     EventOverflowError,
     InterruptedReadError,
     InvalidArgumentError,
+    NotAdmitted,
+    OpenRefused,
+    OutcomeUnknown,
+    ProcessingFailed,
     ProtocolError,
     RejectedError,
     ReopenRequiredError,
+    SettlementFailed,
+    SubmissionNotCompleted,
     TransportError,
     TypeMismatchError,
     UncertainError,
@@ -52,7 +86,9 @@ from nervix_ffi.events import (
     Rows,
     RowsSkipped,
 )
+from nervix_ffi.fields import Fields
 from nervix_ffi.outcome import Diagnostic, OpenedSubscription, Outcome, StatementOutcome
+from nervix_ffi.producer import Producer, Submission, SubmissionOutcome
 from nervix_ffi.schema import Field, Level, Schema
 from nervix_ffi.session import Execution, Session, connect
 from nervix_ffi.subscription import Subscription
@@ -62,9 +98,24 @@ __version__ = "0.1.0"
 
 __all__ = [
     "REDACTED",
+    "AckWindow",
+    "Admission",
+    "Batch",
+    "BatchBuilder",
+    "BatchDefect",
     "Cancel",
     "CancelledError",
     "CellState",
+    "Clock",
+    "ClockChanged",
+    "ClockEndReason",
+    "ClockEnded",
+    "ClockEvent",
+    "ClockEventKind",
+    "ClockInterrupted",
+    "ClockRestorationFailed",
+    "ClockState",
+    "ClockTick",
     "ClosedError",
     "Column",
     "CommandFailed",
@@ -72,12 +123,16 @@ __all__ = [
     "CompletionKind",
     "CompletionStatus",
     "ConnectError",
+    "Consumer",
     "DeadlineError",
+    "Delivery",
     "DeliveryLost",
     "Diagnostic",
     "Disposition",
+    "DomainClock",
     "EndReason",
     "Ended",
+    "EndpointState",
     "Error",
     "ErrorKind",
     "Event",
@@ -85,31 +140,52 @@ __all__ = [
     "EventOverflowError",
     "Execution",
     "Field",
+    "Fields",
+    "Grant",
     "Interrupted",
     "InterruptedReadError",
     "InvalidArgumentError",
     "Level",
     "Library",
+    "NestedColumn",
+    "NotAdmitted",
     "OpenRefusal",
+    "OpenRefused",
     "OpenedSubscription",
     "Origin",
     "Outcome",
+    "OutcomeUnknown",
     "Overflow",
+    "Pacing",
     "Part",
+    "Policy",
+    "ProcessingFailed",
+    "ProcessingFailure",
+    "Producer",
     "ProtocolError",
     "Redacted",
     "RejectedError",
+    "ReopenReason",
     "ReopenRequiredError",
     "RestorationFailed",
     "Rows",
     "RowsSkipped",
     "Schema",
     "Session",
+    "Settlement",
+    "SettlementFailed",
     "SkipCause",
     "StatementOutcome",
+    "Submission",
+    "SubmissionNotCompleted",
+    "SubmissionOutcome",
+    "SubmissionRefusal",
+    "SubmissionResult",
+    "SubmissionUncertainty",
     "Subscription",
     "Suggestion",
     "Suggestions",
+    "Tick",
     "TransportError",
     "Type",
     "TypeMismatchError",

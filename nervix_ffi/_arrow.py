@@ -1,4 +1,4 @@
-"""The Arrow C data interface: reading list columns from it, and handing batches on in capsules.
+"""The Arrow C data interface: reading list columns and schemas from it, and handing batches on in capsules.
 
 Owns the structures while Python has them. pyarrow is imported only where it is asked for.
 """
@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import NULL, check
-from nervix_ffi.enums import Part
-from nervix_ffi.errors import TypeMismatchError
+from nervix_ffi.enums import Part, Type
+from nervix_ffi.errors import InvalidArgumentError, TypeMismatchError
+from nervix_ffi.schema import Field, Level
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
+    from nervix_ffi.fields import ArrowSchemaExporter
     from nervix_ffi.values import Value
 
-__all__ = ["capsules", "exported", "list_columns"]
+__all__ = [
+    "UTC_ZONES",
+    "array_of_capsule",
+    "capsules",
+    "described_fields",
+    "exported",
+    "list_columns",
+    "schema_of_capsule",
+]
 
 #: The fixed-width formats of Arrow: the letter of the struct module, and the bytes of a value.
 _FIXED = {
@@ -61,11 +71,11 @@ def _address(pointer: CData) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-def capsules(event: CData, part: Part) -> tuple[object, object]:
-    """Schema and array of a part of an event as PyCapsules that release what nobody consumed."""
+def capsules(export: Callable[[CData, CData], CData]) -> tuple[object, object]:
+    """What ``export`` writes into a schema and an array, as PyCapsules that release what nobody consumed."""
     schema, array = lib.nervix_arrow_schema_new(), lib.nervix_arrow_array_new()
     try:
-        check(lib.nxx_event_arrow(event, part, schema, array))
+        check(export(schema, array))
         schema_capsule: object = _new_capsule(_address(schema), _SCHEMA_NAME, _address(lib.nervix_arrow_schema_destructor()))
         schema = NULL
         array_capsule: object = _new_capsule(_address(array), _ARRAY_NAME, _address(lib.nervix_arrow_array_destructor()))
@@ -135,3 +145,81 @@ def _offsets(array: CData, start: int, length: int) -> tuple[int, ...]:
         return (0,)  # An empty array may come without offsets.
     offsets: tuple[int, ...] = struct.unpack(f"={length + 1}i", _buffer(array, 1, start * 4, (length + 1) * 4))
     return offsets
+
+
+_SCALARS = {
+    "b": Type.BOOL,
+    "c": Type.I8,
+    "C": Type.U8,
+    "s": Type.I16,
+    "S": Type.U16,
+    "i": Type.I32,
+    "I": Type.U32,
+    "l": Type.I64,
+    "L": Type.U64,
+    "f": Type.F32,
+    "g": Type.F64,
+    "u": Type.STRING,
+    "U": Type.STRING,
+    "vu": Type.STRING,
+    "z": Type.BYTES,
+    "Z": Type.BYTES,
+    "vz": Type.BYTES,
+}
+_LISTS = ("+l", "+L", "+vl", "+vL")
+
+#: Spellings of the one zone that a DATETIME has.
+UTC_ZONES = ("+00:00", "UTC", "Etc/UTC", "Z")
+
+_NULLABLE = 2
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def schema_of_capsule(capsule: object) -> CData:
+    """The structure inside of a schema capsule, which still owns it."""
+    return ffi.cast("struct ArrowSchema *", _capsule_pointer(capsule, b"arrow_schema"))
+
+
+def array_of_capsule(capsule: object) -> CData:
+    """The structure inside of an array capsule, which still owns it."""
+    return ffi.cast("struct ArrowArray *", _capsule_pointer(capsule, b"arrow_array"))
+
+
+def described_fields(exporter: ArrowSchemaExporter, sensitive: Collection[str]) -> list[Field]:
+    """The fields that an Arrow schema describes. Raises InvalidArgumentError for what no field can be."""
+    capsule = exporter.__arrow_c_schema__()
+    schema = schema_of_capsule(capsule)
+    if ffi.string(schema.format) != b"+s":
+        raise InvalidArgumentError("an endpoint's fields are a schema, that is a struct type, not a single type")
+    fields = []
+    for index in range(int(schema.n_children)):
+        child = schema.children[index]
+        name = ffi.string(child.name).decode("utf-8") if child.name != NULL else ""
+        levels = tuple(_described_levels(child, name))
+        fields.append(Field(name, levels[0].type, bool(int(child.flags) & _NULLABLE), name in sensitive, levels))
+    return fields
+
+
+def _described_levels(schema: CData, name: str) -> Iterator[Level]:
+    spelled = ffi.string(schema.format).decode("utf-8", "replace")
+    if schema.dictionary != NULL:
+        raise InvalidArgumentError(f"field {name} is dictionary-encoded; describe it by the type of its values")
+    if spelled in _LISTS:
+        yield Level(Type.LIST)
+        yield from _described_levels(schema.children[0], name)
+    elif spelled.startswith("+w:"):
+        yield Level(Type.FIXED_LIST, int(spelled[3:]))
+        yield from _described_levels(schema.children[0], name)
+    elif spelled.startswith("ts"):
+        if spelled[:4] != "tsn:" or spelled[4:] not in UTC_ZONES:
+            raise InvalidArgumentError(
+                f"field {name} is a timestamp that no DATETIME is (Arrow format {spelled!r}); use nanoseconds and the zone UTC"
+            )
+        yield Level(Type.DATETIME)
+    elif spelled in _SCALARS:
+        yield Level(_SCALARS[spelled])
+    else:
+        raise InvalidArgumentError(f"field {name} is of an Arrow type that no field has (Arrow format {spelled!r})")

@@ -27,7 +27,7 @@ from nervix_ffi.errors import ClosedError, Error
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-__all__ = ["Handle", "blocking", "closed_error", "process"]
+__all__ = ["Handle", "blocking", "borrowed", "closed_error", "leaving", "process"]
 
 #: How long the interpreter's exit waits for calls in other threads to come back, in seconds.
 EXIT_GRACE = 1.0
@@ -41,6 +41,11 @@ _process = os.getpid()
 def process() -> int:
     """The identity of this process, without asking the system each time."""
     return _process
+
+
+def leaving() -> bool:
+    """Whether the interpreter is on its way out."""
+    return _exiting
 
 
 def closed_error(message: str) -> ClosedError:
@@ -224,12 +229,28 @@ def _once(handle: Handle | None, call: Callable[[CData, CData], Call], token: To
 _NO_ARGUMENTS: tuple[tuple[()]] = ((),)
 
 
-def blocking(handle: Handle | None, call: Callable[[CData, CData], Call], limit: Limit) -> None:
+def borrowed(pointer: CData, length: int, retained: CData, release: Callable[[CData], object]) -> memoryview:
+    """A read-only view of borrowed bytes. ``retained`` is a reference of the view's own to what they lie in (B-3, B-15)."""
+    if not length:
+        release(retained)
+        return memoryview(b"")
+    owner, current = process(), process
+
+    def drop(_: CData) -> None:
+        if current() == owner:
+            release(retained)
+
+    return memoryview(ffi.buffer(ffi.gc(pointer, drop), length)).toreadonly()
+
+
+def blocking(handle: Handle | None, call: Callable[[CData, CData], Call], limit: Limit) -> bool:
     """Makes a call that may wait. ``call(object, token)`` prepares it.
 
     It ends with the limit, with ``handle.close`` on another thread (ClosedError), or with a signal whose handler raises. After a
-    signal whose handler does not raise it is made again for the time that is left. Raises the exception of any error.
+    signal whose handler does not raise it is made again for the time that is left; the return value says whether it was. Raises
+    the exception of any error.
     """
+    resumed = False
     while True:
         token = Token(limit)
         errors: list[CData] = []
@@ -247,7 +268,7 @@ def blocking(handle: Handle | None, call: Callable[[CData, CData], Call], limit:
             token.free()
         error = errors.pop()
         if error == NULL:
-            return
+            return resumed
         failure: Error = take_error(error)
         if failure.kind == ErrorKind.CANCELLED:
             if handle is not None and handle.closed:
@@ -255,5 +276,6 @@ def blocking(handle: Handle | None, call: Callable[[CData, CData], Call], limit:
                 closed.reference = failure.reference
                 raise closed
             if token.interrupted and not limit.triggered:
+                resumed = True
                 continue
         raise failure

@@ -36,6 +36,7 @@ _EXTENSIONS = {
         "nxx_session_connect",
     ),
     "arrow": ("nxx_event_arrow",),
+    "arrow_batches": ("nxx_batch_arrow", "nxx_batch_from_arrow"),
     "event_details": ("nxx_event_end_reason", "nxx_event_skip_cause", "nxx_event_message"),
     "outcome_origin": ("nxx_outcome_origin", "nxx_outcome_already_existed", "nxx_outcome_decided_locally"),
     "outcome_statements": (
@@ -51,8 +52,8 @@ class Library:
     """The client library that this process uses.
 
     ``path`` is the file that the system loaded. ``extensions`` names what it offers beyond the shared interface: ``arrow``,
-    ``connect_options``, ``event_details``, ``outcome_origin`` and ``outcome_statements``. What a library lacks is None where it
-    would be read, and UnsupportedError where it is asked for.
+    ``arrow_batches``, ``connect_options``, ``event_details``, ``outcome_origin`` and ``outcome_statements``. What a library lacks
+    is None where it would be read, and UnsupportedError where it is asked for.
     """
 
     path: str

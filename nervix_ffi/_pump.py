@@ -1,21 +1,18 @@
 """Shares the one event queue of a session among several readers.
 
-One reader at a time waits in the library; what it reads for another goes into that one's bounded queue, which reports what it had
-to drop. Owns who waits and who gets what. Must not know where events come from.
+What one reader reads for another goes into that one's bounded queue, which reports what it had to drop. Owns who gets what. Must not
+know where events come from.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from nervix_ffi._handle import closed_error
-from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi._turns import Turns
+from nervix_ffi.cancel import Limit
 from nervix_ffi.enums import EventKind
-from nervix_ffi.errors import CancelledError, DeadlineError
 from nervix_ffi.events import DeliveryLost, Event, Rows
 
 __all__ = ["Channel", "Pump"]
@@ -106,22 +103,11 @@ class Channel:
         self._bytes = 0
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """Who waits in the library, and how to call it back."""
-
-    channel: Channel
-    cancel: Cancel
-
-
-class Pump:
+class Pump(Turns[Event]):
     """Who reads a session's events. ``read`` waits for the next one."""
 
     def __init__(self, read: Callable[[Limit], Event]) -> None:
-        self._read = read
-        self._changed = threading.Condition()
-        self._turn: _Turn | None = None
-        self._closed = False
+        super().__init__(read)
         self._channels: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
         #: Events of subscriptions that no object reads, kept for whoever asks for any event.
         self.unclaimed = Channel()
@@ -143,75 +129,11 @@ class Pump:
             channel.clear()
             if channel.name is not None and self._channels.get(channel.name) is channel:
                 del self._channels[channel.name]
-            turn = self._turn
-            self._changed.notify_all()
-        if turn is not None and turn.channel is channel:
-            turn.cancel.trigger()
+        self._call_back(channel)
 
-    def close(self) -> None:
-        """Wakes every reader; the session is over."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def keep(self, event: Event) -> None:
-        """Gives an event that was read to whom it belongs."""
-        with self._changed:
-            channel = self._channels.get(event.subscription)
-            if channel is None:
-                self.unclaimed.put(event)
-            elif channel.wants(event):
-                channel.put(event)
-            self._changed.notify_all()
-
-    def next(self, channel: Channel, limit: Limit) -> Event | None:
-        """The channel's next event; None when it is over. Raises DeadlineError, CancelledError or ClosedError."""
-        limit.listen(self._wake)
-        try:
-            while True:
-                found = self._wait(channel, limit)
-                if not isinstance(found, _Turn):
-                    return found
-                try:
-                    self._take_turn(found, limit)
-                finally:
-                    with self._changed:
-                        self._turn = None
-                        self._changed.notify_all()
-        finally:
-            limit.unlisten(self._wake)
-
-    def _take_turn(self, turn: _Turn, limit: Limit) -> None:
-        """Waits in the library for one event, of any reader."""
-        limit.listen(turn.cancel.trigger)
-        try:
-            self.keep(self._read(Limit.until(limit.deadline, turn.cancel)))
-        except CancelledError:
-            if not turn.channel.over:
-                raise
-        finally:
-            limit.unlisten(turn.cancel.trigger)
-
-    def _wait(self, channel: Channel, limit: Limit) -> Event | _Turn | None:
-        """An event that is there, None when the channel is over, or a turn when it is this thread's."""
-        with self._changed:
-            while True:
-                if channel.over:
-                    return None
-                if self._closed:
-                    raise closed_error("the session was closed")
-                if (event := channel.take()) is not None:
-                    return event
-                if limit.triggered:
-                    raise CancelledError("the wait for an event was cancelled")
-                if self._turn is None:
-                    self._turn = _Turn(channel, Cancel())
-                    return self._turn
-                remaining = limit.remaining()
-                if remaining == 0.0:
-                    raise DeadlineError("no event arrived in time")
-                self._changed.wait(remaining)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _route(self, event: Event) -> None:
+        channel = self._channels.get(event.subscription)
+        if channel is None:
+            self.unclaimed.put(event)
+        elif channel.wants(event):
+            channel.put(event)

@@ -14,9 +14,10 @@ from nervix_ffi.values import REDACTED, Value
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-    Values: TypeAlias = memoryview[int] | memoryview[float] | memoryview[bool]
+__all__ = ["FORMATS", "Column", "Values", "read_column"]
 
-__all__ = ["FORMATS", "Column", "read_column"]
+#: The values of a column of fixed width, one item a cell.
+Values: TypeAlias = "memoryview[int] | memoryview[float] | memoryview[bool]"
 
 Letter: TypeAlias = Literal["B", "b", "H", "h", "I", "i", "Q", "q", "f", "d", "?"]
 
@@ -116,7 +117,7 @@ class Column:
             return value
         row = index if index >= 0 else index + len(self)
         cell = bytes(self.data[self.offsets[row] : self.offsets[row + 1]])
-        return cell.decode("utf-8") if self.type == Type.STRING else cell
+        return cell.decode("utf-8") if self.field.levels[-1].type == Type.STRING else cell
 
     def to_list(self) -> list[Value]:
         """Every cell as a Python value."""
@@ -137,7 +138,7 @@ class Column:
     def _joined(self) -> list[Value]:
         ends: list[int] = self.offsets.tolist()
         data = self.data.tobytes()
-        if self.type != Type.STRING:
+        if self.field.levels[-1].type != Type.STRING:
             return [data[start:end] for start, end in zip(ends, ends[1:])]
         text = data.decode("utf-8")
         if len(text) == len(data):  # All ASCII: offsets in bytes are offsets in characters.

@@ -9,17 +9,30 @@ from enum import IntEnum
 from typing import TypeVar
 
 __all__ = [
+    "AckWindow",
+    "Admission",
+    "BatchDefect",
     "CellState",
+    "ClockEndReason",
+    "ClockEventKind",
+    "ClockState",
     "CompletionKind",
     "CompletionStatus",
     "Disposition",
     "EndReason",
+    "EndpointState",
     "ErrorKind",
     "EventKind",
     "OpenRefusal",
     "Origin",
     "Part",
+    "ProcessingFailure",
+    "ReopenReason",
+    "Settlement",
     "SkipCause",
+    "SubmissionRefusal",
+    "SubmissionResult",
+    "SubmissionUncertainty",
     "Type",
 ]
 
@@ -120,6 +133,31 @@ class EventKind(IntEnum):
     RESTORATION_FAILED = 7
 
 
+class ClockEventKind(IntEnum):
+    """What a clock event is (B-9)."""
+
+    STATE = 1
+    TICK = 2
+    ENDED = 3
+    INTERRUPTED = 4
+    RESTORATION_FAILED = 5
+
+
+class ClockState(IntEnum):
+    """What a domain's clock does. Only a paced one has a period, and only a paced or an unpaced one has time."""
+
+    STOPPED = 1
+    UNINSTALLED = 2
+    UNPACED = 3
+    PACED = 4
+
+
+class ClockEndReason(IntEnum):
+    """Why the server ended the attachment of a clock."""
+
+    DOMAIN_REMOVED = 1
+
+
 class OpenRefusal(IntEnum):
     """Why a server refused to open a producer or a consumer."""
 
@@ -134,6 +172,106 @@ class OpenRefusal(IntEnum):
     NODE_CAPACITY_EXHAUSTED = 9
     INVALID_LIMITS = 10
     IN_TRANSACTION = 11
+
+
+class EndpointState(IntEnum):
+    """What a producer or a consumer is in.
+
+    INTERRUPTED: its attachment was lost, and the next call that needs one restores it. REOPEN_REQUIRED: the handle is over.
+    """
+
+    ACTIVE = 1
+    INTERRUPTED = 2
+    RESTORING = 3
+    REOPEN_REQUIRED = 4
+    CLOSED = 5
+
+
+class ReopenReason(IntEnum):
+    """Why a producer or a consumer has to be opened anew (B-16)."""
+
+    DOMAIN_STOPPED = 1
+    ENDPOINT_REMOVED = 2
+    SCHEMA_CHANGED = 3
+    CONTRACT_CHANGED = 4
+    GENERATION_CHANGED = 5
+    PROTOCOL_VIOLATED = 6
+    REFUSED = 7
+
+
+class AckWindow(IntEnum):
+    """How many batches an endpoint has outstanding: one, or up to a number."""
+
+    SEQUENTIAL = 1
+    PARALLEL = 2
+
+
+class Admission(IntEnum):
+    """Whether an ingestor takes batches now (P-6)."""
+
+    OPEN = 1
+    SUSPENDED = 2
+
+
+class SubmissionResult(IntEnum):
+    """What became of a submitted batch (P-5).
+
+    Neither PROCESSING_FAILED nor OUTCOME_UNKNOWN says that the batch had no effect (B-14).
+    """
+
+    NOT_ADMITTED = 1
+    COMPLETED = 2
+    PROCESSING_FAILED = 3
+    OUTCOME_UNKNOWN = 4
+
+
+class SubmissionRefusal(IntEnum):
+    """Why a batch was not admitted."""
+
+    INVALID_BATCH = 1
+    SUSPENDED = 2
+    BUSY = 3
+    DRAINING = 4
+    PRODUCER_ENDED = 5
+    CREDIT_EXCEEDED = 6
+
+
+class BatchDefect(IntEnum):
+    """What is wrong with a batch that was refused as invalid."""
+
+    MALFORMED = 1
+    UNEXPECTED_MESSAGE = 2
+    COMPRESSED = 3
+    SCHEMA_MISMATCH = 4
+    NOT_ONE_BATCH = 5
+    TOO_MANY_ROWS = 6
+    TOO_LARGE = 7
+    INVALID_DATA = 8
+
+
+class ProcessingFailure(IntEnum):
+    """Why the graph did not complete a batch that was admitted."""
+
+    ACK_TIMED_OUT = 1
+    REJECTED = 2
+
+
+class SubmissionUncertainty(IntEnum):
+    """Why nobody knows what became of a batch."""
+
+    INTERRUPTED = 1
+    OWNER_LOST = 2
+    SESSION_LOST = 3
+
+
+class Settlement(IntEnum):
+    """What became of an acknowledgement, a retry or a rejection (EC-4)."""
+
+    CONFIRMED = 1
+    STALE_REFERENCE = 2
+    WRONG_CONSUMER = 3
+    INVALID_REASON = 4
+    CONSUMER_ENDED = 5
 
 
 class Origin(IntEnum):
@@ -168,7 +306,20 @@ C_NAMES: dict[type[IntEnum], tuple[str, str]] = {
     Part: ("nx_part", "NX_PART_"),
     CellState: ("nx_cell_state", "NX_CELL_"),
     EventKind: ("nx_event_kind", "NX_EVENT_"),
+    ClockEventKind: ("nx_clock_event_kind", "NX_CLOCK_EVENT_"),
+    ClockState: ("nx_clock_state", "NX_CLOCK_"),
+    ClockEndReason: ("nx_clock_end_reason", "NX_CLOCK_END_"),
     OpenRefusal: ("nx_open_refusal", "NX_OPEN_"),
+    EndpointState: ("nx_endpoint_state", "NX_ENDPOINT_"),
+    ReopenReason: ("nx_reopen_reason", "NX_REOPEN_"),
+    AckWindow: ("nx_ack_window", "NX_ACK_"),
+    Admission: ("nx_admission", "NX_ADMISSION_"),
+    SubmissionResult: ("nx_submission_result", "NX_SUBMISSION_"),
+    SubmissionRefusal: ("nx_submission_refusal", "NX_REFUSAL_"),
+    BatchDefect: ("nx_batch_defect", "NX_DEFECT_"),
+    ProcessingFailure: ("nx_processing_failure", "NX_FAILURE_"),
+    SubmissionUncertainty: ("nx_submission_uncertainty", "NX_UNCERTAINTY_"),
+    Settlement: ("nx_settlement", "NX_SETTLEMENT_"),
     Origin: ("nxx_origin", "NXX_ORIGIN_"),
     EndReason: ("nxx_end_reason", "NXX_END_"),
     SkipCause: ("nxx_skip_cause", "NXX_SKIP_"),

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nervix_ffi.enums import ErrorKind, OpenRefusal
+from nervix_ffi.enums import ErrorKind, OpenRefusal, ReopenReason, Settlement
 
 if TYPE_CHECKING:
     from nervix_ffi.outcome import Diagnostic, Outcome
+    from nervix_ffi.producer import SubmissionOutcome
     from nervix_ffi.session import Execution
 
 __all__ = [
@@ -26,9 +27,15 @@ __all__ = [
     "EventOverflowError",
     "InterruptedReadError",
     "InvalidArgumentError",
+    "NotAdmitted",
+    "OpenRefused",
+    "OutcomeUnknown",
+    "ProcessingFailed",
     "ProtocolError",
     "RejectedError",
     "ReopenRequiredError",
+    "SettlementFailed",
+    "SubmissionNotCompleted",
     "TransportError",
     "TypeMismatchError",
     "UncertainError",
@@ -48,7 +55,7 @@ class Error(Exception):
     kind: ErrorKind | int | None = None
     reference: str | None = None
     refusal: OpenRefusal | int | None = None
-    reason: int | None = None
+    reason: ReopenReason | int | None = None
     execution: Execution | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -91,6 +98,10 @@ class RejectedError(Error):
     kind = ErrorKind.REJECTED
 
 
+class OpenRefused(RejectedError):
+    """The server refused to open a producer or a consumer, and nothing was attached. ``refusal`` says why (B-12)."""
+
+
 class DeadlineError(Error, TimeoutError):
     """The time was over before the call came back. A command may have happened: run the same ``execution`` again (B-1)."""
 
@@ -128,13 +139,19 @@ class ClosedError(Error):
 
 
 class InterruptedReadError(Error):
-    """An attachment ended; the next read goes on with a restored one."""
+    """An attachment ended; the next read goes on with a restored one.
+
+    No delivery that was read before can be settled any more, and what they carried is delivered again (B-16).
+    """
 
     kind = ErrorKind.INTERRUPTED
 
 
 class ReopenRequiredError(Error):
-    """The handle is over; open a new one after checking what it opens now."""
+    """The handle is over; open a new one after checking what it opens now.
+
+    ``reason`` says why, and ``refusal`` how the server refused when the reason is REFUSED (B-16).
+    """
 
     kind = ErrorKind.REOPEN_REQUIRED
 
@@ -186,3 +203,37 @@ class CommandNotCompleted(Error):
 
 class CommandFailed(CommandNotCompleted):
     """A command ended FAILED. Its message shows each diagnostic under the statement that it is about."""
+
+
+class SubmissionNotCompleted(Error):
+    """A submitted batch was not completed. ``outcome`` is what became of it (B-14)."""
+
+    def __init__(self, outcome: SubmissionOutcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        return self.outcome.describe()
+
+
+class NotAdmitted(SubmissionNotCompleted):
+    """A batch was not admitted; it had no effect."""
+
+
+class ProcessingFailed(SubmissionNotCompleted):
+    """A batch was admitted and the graph did not complete it. It may have had effects (B-14)."""
+
+
+class OutcomeUnknown(SubmissionNotCompleted):
+    """Nobody knows what became of a batch. It may have been processed; send it again only if that does no harm (B-14)."""
+
+
+class SettlementFailed(Error):
+    """A delivery was not settled as asked. ``settlement`` says why; it comes again unless it was settled before (B-15)."""
+
+    def __init__(self, message: str, settlement: Settlement | int) -> None:
+        super().__init__(message, settlement)
+        self.settlement = settlement
+
+    def __str__(self) -> str:
+        return str(self.args[0])

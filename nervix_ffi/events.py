@@ -12,7 +12,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from nervix_ffi._handle import Handle, process
+from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
 from nervix_ffi.column import Column, read_column, read_lists
@@ -200,7 +200,7 @@ class Rows(Event):
 
         Raises InvalidArgumentError when there is no such column, UnsupportedError for lists without the ``arrow`` extension.
         """
-        index = self._index(column, part)
+        index = self._schema.index(column, part)
         with self._handle as event:
             return read_column(event, part, index, self._schema.part(part)[index], self._cells(part))
 
@@ -209,7 +209,7 @@ class Rows(Event):
 
         Raises TypeMismatchError for another type or a cell without a value, InvalidArgumentError when there is no such cell.
         """
-        index = self._index(column, part)
+        index = self._schema.index(column, part)
         if row < 0:
             raise InvalidArgumentError(f"row {row} does not exist; rows count from 0 to {self._cells(part) - 1}")
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
@@ -248,7 +248,7 @@ class Rows(Event):
         from nervix_ffi import _arrow
 
         with self._handle as event:
-            return _arrow.capsules(event, Part.ROWS)
+            return _arrow.capsules(lambda schema, array: lib.nxx_event_arrow(event, Part.ROWS, schema, array))
 
     def _frame_size(self) -> int:
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
@@ -258,18 +258,6 @@ class Rows(Event):
 
     def _cells(self, part: Part) -> int:
         return 1 if part == Part.BRANCH_KEY else self._count
-
-    def _index(self, column: int | str, part: Part) -> int:
-        fields = self._schema.part(part)
-        if isinstance(column, str):
-            for index, field in enumerate(fields):
-                if field.name == column:
-                    return index
-            names = ", ".join(field.name for field in fields) or "none"
-            raise InvalidArgumentError(f"there is no column {column!r}; the columns are {names}")
-        if not 0 <= column < len(fields):
-            raise InvalidArgumentError(f"there is no column {column}; columns count from 0 to {len(fields) - 1}")
-        return column
 
     def _columns(self, part: Part) -> list[Column]:
         fields = self._schema.part(part)
@@ -345,14 +333,7 @@ class SchemaCache:
 
 def _view(event: CData, pointer: CData, length: int) -> memoryview:
     """A read-only view of borrowed bytes that holds a reference of its own to the event (B-3)."""
-    retained = lib.nx_event_retain(event)
-    owner, release, current = process(), lib.nx_event_release, process
-
-    def drop(_: CData) -> None:
-        if current() == owner:
-            release(retained)
-
-    return memoryview(ffi.buffer(ffi.gc(pointer, drop), length)).toreadonly()
+    return borrowed(pointer, length, lib.nx_event_retain(event), lib.nx_event_release)
 
 
 def read_event(event: CData, schemas: SchemaCache) -> Event:

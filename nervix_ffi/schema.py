@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nervix_ffi._handle import Handle
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import check, read_bytes
 from nervix_ffi.enums import Part, Type, read
+from nervix_ffi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-__all__ = ["Field", "Level", "Schema", "read_schema"]
+__all__ = ["Field", "Level", "Schema", "own_schema", "read_schema"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Schema:
     fields: tuple[Field, ...]
     key_fields: tuple[Field, ...] = ()
     branch: str | None = None
+    #: The library's own schema, which batches are built from; only a schema of an endpoint or a batch has it.
+    _native: Handle | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_native": None}  # A copy and a pickle are the description alone.
 
     def part(self, part: Part) -> tuple[Field, ...]:
         """The fields of the rows, or of the branch key."""
@@ -77,10 +85,23 @@ class Schema:
 
     def field(self, name: str) -> Field:
         """The field of the rows called ``name``. Raises KeyError."""
-        for field in self.fields:
-            if field.name == name:
-                return field
+        for found in self.fields:
+            if found.name == name:
+                return found
         raise KeyError(name)
+
+    def index(self, column: int | str, part: Part = Part.ROWS) -> int:
+        """The position of a column that is given by position or by name. Raises InvalidArgumentError when there is none."""
+        fields = self.part(part)
+        if isinstance(column, str):
+            for index, found in enumerate(fields):
+                if found.name == column:
+                    return index
+            names = ", ".join(found.name for found in fields) or "none"
+            raise InvalidArgumentError(f"there is no column {column!r}; the columns are {names}")
+        if not 0 <= column < len(fields):
+            raise InvalidArgumentError(f"there is no column {column}; columns count from 0 to {len(fields) - 1}")
+        return column
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,3 +142,15 @@ def read_schema(schema: CData) -> Schema:
     if lib.nx_schema_branch(schema, pointer, length):
         branch = read_bytes(pointer, length).decode("utf-8", "replace")
     return Schema(parts[0], parts[1], branch)
+
+
+def own_schema(schema: CData) -> Schema:
+    """A copy of a schema of the library that keeps that one, which it owns from here on."""
+    handle = Handle("schema", schema, lib.nx_schema_free)
+    try:
+        made = replace(read_schema(schema), _native=handle)
+    except BaseException:
+        handle.close()
+        raise
+    weakref.finalize(made, handle.close)
+    return made

@@ -1,29 +1,48 @@
-"""Sessions: connecting, commands, subscriptions, completion."""
+"""Sessions: connecting, commands, subscriptions, clocks, producers, consumers, completion."""
 
 from __future__ import annotations
 
+import re
+import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from nervix_ffi._clockpump import ClockPump
+from nervix_ffi._endpoint import open_endpoint
 from nervix_ffi._handle import Handle, blocking
 from nervix_ffi._library import extension, lib, library
 from nervix_ffi._native import NULL, Out, check, encode, optional, read_text
 from nervix_ffi._pump import Pump
 from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.clock import Clock, DomainClock, read_clock
+from nervix_ffi.clock_events import ClockEvent, read_clock_event
 from nervix_ffi.completion import Suggestions, read_suggestions
+from nervix_ffi.consumer import CONSUMER, Consumer
 from nervix_ffi.enums import Disposition
 from nervix_ffi.errors import CommandFailed, CommandNotCompleted, Error, InvalidArgumentError, UncertainError, UnsupportedError
 from nervix_ffi.events import Event, SchemaCache, read_event
+from nervix_ffi.fields import FieldsLike
 from nervix_ffi.outcome import Outcome, read_outcome
+from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, subscribe_statement
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
 __all__ = ["Execution", "Session", "connect"]
+
+#: Statements that move something the session has to know of: the selected domain, and the clocks it follows.
+_USE = re.compile(r"\s*USE\s+(\w+)\s*;?\s*", re.IGNORECASE)
+_ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
+_DETACH = re.compile(r"\s*DETACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
+
+#: What a producer or a consumer asks for unless told otherwise: batches outstanding, and bytes of their IPC streams.
+DEFAULT_BATCHES = 16
+DEFAULT_BYTES = 8 * 1024 * 1024
 
 
 class Execution:
@@ -38,6 +57,8 @@ class Execution:
         self._handle = Handle("execution", pointer, lib.nx_execution_free)
         weakref.finalize(self, self._handle.close)
         self.query = query
+        #: The domain that was selected when it was prepared, as far as ``connect`` and USE told.
+        self.domain = session.domain
         self.reference = read_text(lambda place, size: lib.nx_execution_reference(pointer, place, size))
 
     def __repr__(self) -> str:
@@ -72,10 +93,15 @@ class Session:
     closing it.
     """
 
-    def __init__(self, pointer: CData) -> None:
+    def __init__(self, pointer: CData, domain: str | None = None) -> None:
         self._handle = Handle("session", pointer, lib.nx_session_free)
         self._schemas = SchemaCache()
-        self._pump = Pump(_reader(weakref.ref(self)))
+        own = weakref.ref(self)
+        self._pump = Pump(_reader(own, Session._read_event))
+        self._clocks = ClockPump(_reader(own, Session._read_clock_event))
+        self._domain = domain
+        #: Held while a command is prepared in another domain than the selected one.
+        self._selecting = threading.RLock()
         weakref.finalize(self, self._handle.close)
 
     def __enter__(self) -> Session:
@@ -92,13 +118,20 @@ class Session:
         """Whether it was closed, or belongs to the process that this one was forked from."""
         return self._handle.closed
 
+    @property
+    def domain(self) -> str | None:
+        """The domain of later commands, as ``connect``, ``use`` or a USE statement of its own selected it."""
+        return self._domain
+
     def close(self) -> None:
         """Closes the session; calls that wait in it raise ClosedError. Never waits; closing again does nothing.
 
-        What was read from it stays valid.
+        What was read from it stays valid. Producers, consumers and deliveries go on, and keep the connection until the last of
+        them is released.
         """
         self._handle.close()
         self._pump.close()
+        self._clocks.close()
 
     # ---- commands
 
@@ -131,9 +164,11 @@ class Session:
             return Execution(self, query, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
+        attaching = execution.domain is not None and _ATTACH.fullmatch(execution.query) is not None
+        followed = attaching and self._follows(execution.domain)
         with Out("nx_outcome", lib.nx_outcome_free) as out, execution._handle as command:
             try:
-                blocking(
+                resumed = blocking(
                     self._handle,
                     lambda session, token: partial(lib.nx_session_execute, session, command, token, out.place),
                     limit,
@@ -142,9 +177,44 @@ class Session:
                 failure.execution = execution
                 raise
             outcome = read_outcome(out.pointer)
-        if check and not outcome.completed:
+        if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
+            # The attempt before the signal took effect, and this one is refused for it.
+            outcome = replace(outcome, disposition=Disposition.COMPLETED)
+        if outcome.completed:
+            self._completed(execution)
+        elif check:
             raise _not_completed(execution, outcome)
         return outcome
+
+    def _follows(self, domain: str | None) -> bool:
+        return domain is not None and self.domain_clock(domain) is not None
+
+    def _completed(self, execution: Execution) -> None:
+        """Takes note of a command that completed."""
+        if match := _USE.fullmatch(execution.query):
+            self._domain = match[1]
+        elif execution.domain is not None and _DETACH.fullmatch(execution.query):
+            self._clocks.forget(execution.domain)
+
+    def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
+        """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
+        with self._selecting:
+            selected = self._domain
+            if selected != domain:
+                self._run(self._prepare(f"USE {domain};", limit), limit, True)
+            try:
+                execution = self._prepare(statement, limit)
+            finally:
+                if selected is not None and selected != domain:
+                    self._run(self._prepare(f"USE {selected};", limit), limit, True)
+        return self._run(execution, limit, check)
+
+    def _named(self, domain: str | None, what: str) -> str:
+        if domain is None:
+            domain = self._domain
+        if domain is None:
+            raise InvalidArgumentError(f"{what} is of a domain, and none is selected; name it, or select one with use()")
+        return domain
 
     # ---- subscriptions
 
@@ -203,6 +273,119 @@ class Session:
                         self._pump.keep(read_event(out.pointer, self._schemas))
                 raise
 
+    # ---- clocks
+
+    def attach_clock(self, domain: str | None = None, *, timeout: float | None = None, cancel: Cancel | None = None) -> Clock:
+        """Follows the clock of a domain (the selected one, unless named) and returns it, ready to be read (B-11).
+
+        A clock that the session follows already is returned without asking. Several at once are fine, one of each domain. After
+        DeadlineError or CancelledError call it again. Raises CommandFailed when the server refuses, and whatever ``execute`` raises.
+        """
+        limit = Limit(timeout, cancel)
+        name = self._named(domain, "a clock")
+        if not self._follows(name):
+            try:
+                self._in_domain(name, "ATTACH DOMAIN CLOCK;", limit, check=True)
+            except CommandFailed:
+                # An attach that an earlier call gave up waiting for may have taken effect meanwhile.
+                if not self._follows(name):
+                    raise
+        return Clock(self, name)
+
+    def domain_clock(self, domain: str | None = None) -> DomainClock | None:
+        """The clock of a domain (the selected one, unless named) as the session knows it now; None when it follows none.
+
+        Never waits. It is never older than an event that was read. Raises InvalidArgumentError for what is no name of a domain.
+        """
+        return read_clock(self, self._named(domain, "a clock"))
+
+    def next_clock_event(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> ClockEvent:
+        """The next event of any followed clock that is not read through its Clock object.
+
+        A session that follows none waits. Raises DeadlineError after ``timeout`` seconds, CancelledError, or ClosedError.
+        """
+        event = self._clocks.next(self._clocks.unclaimed, Limit(timeout, cancel))
+        assert event is not None, "the queue of the session itself is never over"
+        return event
+
+    def clock_events(self, *, cancel: Cancel | None = None) -> Iterator[ClockEvent]:
+        """The events that ``next_clock_event`` returns, without end; raises what it raises."""
+        while True:
+            yield self.next_clock_event(cancel=cancel)
+
+    def _read_clock_event(self, limit: Limit) -> ClockEvent:
+        with Out("nx_clock_event", lib.nx_clock_event_release) as out:
+            try:
+                blocking(
+                    self._handle,
+                    lambda session, token: partial(lib.nx_session_next_clock_event, session, token, out.place),
+                    limit,
+                )
+                return read_clock_event(out.pointer)
+            except BaseException:
+                if out.pointer != NULL:
+                    # It arrived together with a signal whose handler raised: the next reader gets it.
+                    with suppress(Error):
+                        self._clocks.keep(read_clock_event(out.pointer))
+                raise
+
+    # ---- producers and consumers
+
+    def open_producer(
+        self,
+        ingestor: str,
+        fields: FieldsLike,
+        *,
+        domain: str | None = None,
+        credit_batches: int = DEFAULT_BATCHES,
+        credit_bytes: int = DEFAULT_BYTES,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Producer:
+        """Opens a producer of a client ingestor in a domain (the selected one, unless named).
+
+        ``fields`` are exactly those that are expected of it, in order (B-12): Fields, a text like
+        ``"id U32, tags VEC<STRING> OPTIONAL, secret STRING SENSITIVE"``, types by name, or an Arrow schema. ``credit_batches`` (up
+        to 1,024) and ``credit_bytes`` (up to 32 MiB, of Arrow IPC streams) are asked for. Raises OpenRefused with a ``refusal`` when
+        the server refuses, also while the session holds a transaction; InvalidArgumentError for malformed fields or credit;
+        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ClosedError.
+        """
+        limit = Limit(timeout, cancel)
+        scope = self._named(domain, "an ingestor")
+        return Producer(
+            self, scope, ingestor, open_endpoint(PRODUCER, self, scope, ingestor, fields, credit_batches, credit_bytes, limit)
+        )
+
+    def open_consumer(
+        self,
+        emitter: str,
+        fields: FieldsLike,
+        *,
+        domain: str | None = None,
+        credit_batches: int = DEFAULT_BATCHES,
+        credit_bytes: int = DEFAULT_BYTES,
+        settle: Literal["manual", "auto"] = "manual",
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Consumer:
+        """Opens a consumer of a client emitter in a domain (the selected one, unless named).
+
+        ``fields`` and credit as for ``open_producer``; ``credit_bytes`` must hold one batch of the emitter's maximum. With
+        ``settle="auto"`` the ``with`` block of a delivery acknowledges it, or retries it when the block raises; by default nothing
+        is settled by itself. Raises what ``open_producer`` raises.
+        """
+        if settle not in ("manual", "auto"):
+            raise InvalidArgumentError(f"settle is 'manual' or 'auto', not {settle!r}")
+        limit = Limit(timeout, cancel)
+        scope = self._named(domain, "an emitter")
+        return Consumer(
+            self,
+            scope,
+            emitter,
+            open_endpoint(CONSUMER, self, scope, emitter, fields, credit_batches, credit_bytes, limit),
+            settle,
+        )
+
     # ---- completion
 
     def suggest(
@@ -239,18 +422,22 @@ class Session:
             return read_suggestions(out.pointer, text)
 
 
-class _reader:  # noqa: N801 - a function with a weak reference
-    """Reads events of a session without keeping it alive."""
+E = TypeVar("E")
 
-    __slots__ = ("_session",)
 
-    def __init__(self, session: weakref.ref[Session]) -> None:
+class _reader(Generic[E]):  # noqa: N801 - a function with a weak reference
+    """Reads something of a session without keeping the session alive."""
+
+    __slots__ = ("_read", "_session")
+
+    def __init__(self, session: weakref.ref[Session], read: Callable[[Session, Limit], E]) -> None:
         self._session = session
+        self._read = read
 
-    def __call__(self, limit: Limit) -> Event:
+    def __call__(self, limit: Limit) -> E:
         session = self._session()
         assert session is not None, "who waits for events holds the session"
-        return session._read_event(limit)
+        return self._read(session, limit)
 
 
 def _not_completed(execution: Execution, outcome: Outcome) -> Error:
@@ -366,6 +553,6 @@ def connect(
                 )
 
             blocking(None, call, limit)
-            return Session(out.take())
+            return Session(out.take(), domain)
     finally:
         options.close()

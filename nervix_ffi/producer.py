@@ -1,0 +1,299 @@
+"""Producers: handing batches to an ingestor of the graph, and learning what became of each."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nervix_ffi._endpoint import Endpoint, Kind
+from nervix_ffi._library import ffi, lib
+from nervix_ffi._native import NULL, Out, check, read_text
+from nervix_ffi.batch import Batch, BatchData, batch_of
+from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.enums import (
+    Admission,
+    BatchDefect,
+    ProcessingFailure,
+    SubmissionRefusal,
+    SubmissionResult,
+    SubmissionUncertainty,
+    read,
+)
+from nervix_ffi.errors import InvalidArgumentError, NotAdmitted, OutcomeUnknown, ProcessingFailed, SubmissionNotCompleted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nervix_ffi._ffi import CData
+    from nervix_ffi.session import Session
+
+__all__ = ["PRODUCER", "Producer", "Submission", "SubmissionOutcome"]
+
+PRODUCER = Kind(
+    what="producer",
+    open=lib.nx_session_open_ingestor,
+    schema=lib.nx_producer_schema,
+    generation=lib.nx_producer_generation,
+    contract=lib.nx_producer_contract,
+    grant=lib.nx_producer_grant,
+    policy=lib.nx_producer_policy,
+    state=lib.nx_producer_state,
+    reopen_reason=lib.nx_producer_reopen_reason,
+    close=lib.nx_producer_close,
+    free=lib.nx_producer_free,
+)
+
+
+#: What the result does not say by itself (B-14).
+_ADVICE: dict[int, str] = {
+    SubmissionResult.PROCESSING_FAILED: " (it may have had effects)",
+    SubmissionResult.OUTCOME_UNKNOWN: " (it may have been processed)",
+}
+
+
+@dataclass(frozen=True)
+class SubmissionOutcome:
+    """What became of a submitted batch (P-5).
+
+    NOT_ADMITTED has a ``refusal``, and a ``defect`` when that is INVALID_BATCH; PROCESSING_FAILED has a ``failure``,
+    OUTCOME_UNKNOWN an ``uncertainty``. ``message`` is empty for COMPLETED. Neither of the last two says that the batch had no
+    effect (B-14).
+    """
+
+    result: SubmissionResult | int
+    message: str = ""
+    refusal: SubmissionRefusal | int | None = None
+    defect: BatchDefect | int | None = None
+    failure: ProcessingFailure | int | None = None
+    uncertainty: SubmissionUncertainty | int | None = None
+
+    @property
+    def completed(self) -> bool:
+        """Whether the graph completed the batch."""
+        return self.result == SubmissionResult.COMPLETED
+
+    def describe(self) -> str:
+        """The outcome for a person."""
+        words = [self.result, self.refusal, self.defect, self.failure, self.uncertainty]
+        named = " ".join(getattr(word, "name", f"number {word}") for word in words if word is not None)
+        return f"the batch ended {named}{_ADVICE.get(self.result, '')}" + (f": {self.message}" if self.message else "")
+
+
+def _read_outcome(outcome: CData) -> SubmissionOutcome:
+    """A copy of an outcome of the library; the caller still owns that one."""
+    result = read(SubmissionResult, lib.nx_submission_outcome_result(outcome))
+    refusal = defect = failure = uncertainty = None
+    if result == SubmissionResult.NOT_ADMITTED:
+        refusal = read(SubmissionRefusal, _cause("nx_submission_refusal", lib.nx_submission_outcome_refusal, outcome))
+        if refusal == SubmissionRefusal.INVALID_BATCH:
+            defect = read(BatchDefect, _cause("nx_batch_defect", lib.nx_submission_outcome_defect, outcome))
+    elif result == SubmissionResult.PROCESSING_FAILED:
+        failure = read(ProcessingFailure, _cause("nx_processing_failure", lib.nx_submission_outcome_failure, outcome))
+    elif result == SubmissionResult.OUTCOME_UNKNOWN:
+        uncertainty = read(
+            SubmissionUncertainty, _cause("nx_submission_uncertainty", lib.nx_submission_outcome_uncertainty, outcome)
+        )
+    return SubmissionOutcome(
+        result=result,
+        message=read_text(lambda place, size: lib.nx_submission_outcome_message(outcome, place, size)),
+        refusal=refusal,
+        defect=defect,
+        failure=failure,
+        uncertainty=uncertainty,
+    )
+
+
+def _cause(c_type: str, call: Callable[[CData, CData], CData], outcome: CData) -> int:
+    place = ffi.new(f"{c_type} *")
+    check(call(outcome, place))
+    return int(place[0])
+
+
+_FAILURES: dict[int, type[SubmissionNotCompleted]] = {
+    SubmissionResult.NOT_ADMITTED: NotAdmitted,
+    SubmissionResult.PROCESSING_FAILED: ProcessingFailed,
+    SubmissionResult.OUTCOME_UNKNOWN: OutcomeUnknown,
+}
+
+
+class Submission:
+    """A batch that was handed over. It holds credit until its outcome is taken, by ``result``, or it is let go (B-14).
+
+    Stopping to wait for it changes nothing: do not submit its batch again, ask again. ``identity`` is unique in its producer.
+    """
+
+    #: How long to wait for the outcome that another thread has just taken, in seconds; it needs no more than a moment.
+    HANDOVER = 10.0
+
+    def __init__(self, producer: Producer, identity: int) -> None:
+        self.producer = producer
+        self.identity = identity
+        self._outcome: SubmissionOutcome | None = None
+        self._taken = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<Submission {self.identity} of {self.producer.name}>"
+
+    @property
+    def outcome(self) -> SubmissionOutcome | None:
+        """The outcome, when it was taken already. Never waits."""
+        return self._outcome
+
+    def done(self) -> bool:
+        """Whether the outcome is there. Never waits. Raises ClosedError when the producer was released before it was taken."""
+        return self._taken.is_set() or self.producer._resolved(self.identity)
+
+    def result(self, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> SubmissionOutcome:
+        """Waits for the outcome and takes it; calling it again returns the same.
+
+        With ``check``, an outcome that is not COMPLETED is raised: NotAdmitted, ProcessingFailed or OutcomeUnknown. Raises
+        DeadlineError after ``timeout`` seconds or CancelledError, which leave the submission as it is, and ClosedError.
+        """
+        if not self._taken.is_set():
+            self._rejoin(Limit(timeout, cancel))
+        outcome = self._outcome
+        if outcome is None:
+            raise InvalidArgumentError(f"submission {self.identity} was let go before its outcome arrived")
+        if check and not outcome.completed:
+            raise _FAILURES.get(outcome.result, SubmissionNotCompleted)(outcome)
+        return outcome
+
+    def _rejoin(self, limit: Limit) -> None:
+        with Out("nx_submission_outcome", lib.nx_submission_outcome_free) as out:
+            try:
+                self.producer._call(
+                    lambda producer, token: partial(lib.nx_producer_rejoin, producer, self.identity, token, out.place), limit
+                )
+            except InvalidArgumentError:
+                # Another thread took it between the look and the call.
+                if not self._taken.wait(self.HANDOVER):
+                    raise
+            finally:
+                if out.pointer != NULL:
+                    self._keep(_read_outcome(out.pointer))
+
+    def _keep(self, outcome: SubmissionOutcome | None) -> None:
+        self._outcome = outcome
+        self._taken.set()
+
+    def release(self) -> SubmissionOutcome | None:
+        """Lets it go: its outcome when there is one; None otherwise, and the credit returns when it arrives. Never waits."""
+        if not self._taken.is_set():
+            with self.producer._handle as producer, Out("nx_submission_outcome", lib.nx_submission_outcome_free) as out:
+                check(lib.nx_producer_release(producer, self.identity, out.place))
+                self._keep(None if out.pointer == NULL else _read_outcome(out.pointer))
+        return self._outcome
+
+
+class Producer(Endpoint):
+    """Hands batches to an ingestor. Made by ``Session.open_producer``.
+
+    It follows its ingestor across sessions while what the open established stays the same; otherwise calls raise
+    ReopenRequiredError with a ``reason``. Each submission holds credit until its outcome is taken, so who takes none ends up waiting
+    in ``submit``. Usable from several threads. A ``with`` block closes it at its end, and waits for every outcome; when an
+    exception ends the block, it closes in the background. Outcomes can be taken after that, until ``release``.
+    """
+
+    def __init__(self, session: Session, domain: str, name: str, pointer: CData) -> None:
+        super().__init__(PRODUCER, session, domain, name, pointer)
+        self._lock = threading.Lock()
+        self._submissions: weakref.WeakValueDictionary[int, Submission] = weakref.WeakValueDictionary()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._handle.closed:
+            return
+        if kind is None:
+            self.close()
+        else:
+            self._close_soon()
+
+    @property
+    def admission(self) -> Admission | int:
+        """Whether the ingestor takes batches now; SUSPENDED also while there is no attachment."""
+        with self._handle as producer:
+            return read(Admission, lib.nx_producer_admission(producer))
+
+    def batch(self, data: BatchData, *, cast: bool = False) -> Batch:
+        """A batch of the ingestor's fields: see ``Batch.from_arrow`` and ``Batch.from_rows``. Nothing is sent."""
+        return batch_of(self.schema, data, cast)
+
+    def submit(
+        self, data: BatchData, *, cast: bool = False, timeout: float | None = None, cancel: Cancel | None = None
+    ) -> Submission:
+        """Hands over one batch, once there is credit for it, and returns without waiting for its outcome.
+
+        ``data`` is a Batch, Arrow data of any library (``cast`` as in ``Batch.from_arrow``), or rows as mappings. It may be changed
+        or released as soon as this returns. ``timeout`` is in seconds. Raises InvalidArgumentError for data that does not fit the
+        fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first:
+        in each case nothing was submitted. Raises ReopenRequiredError or ClosedError.
+        """
+        limit = Limit(timeout, cancel)
+        batch = self.batch(data, cast=cast)
+        try:
+            with batch._handle as pointer:
+                return self._submit(
+                    lambda producer, token, place: partial(lib.nx_producer_submit, producer, pointer, token, place), limit
+                )
+        finally:
+            if batch is not data:
+                batch.release()
+
+    def submit_ipc(self, ipc: object, *, timeout: float | None = None, cancel: Cancel | None = None) -> Submission:
+        """Hands over one Arrow IPC stream, bytes or any buffer, which the server judges (B-13): see ``submit``."""
+        limit = Limit(timeout, cancel)
+        view = memoryview(ipc).cast("B")  # type: ignore[arg-type]
+        data = ffi.from_buffer("uint8_t[]", view)
+        return self._submit(
+            lambda producer, token, place: partial(lib.nx_producer_submit_ipc, producer, data, len(view), token, place), limit
+        )
+
+    def _submit(self, call: Callable[[CData, CData, CData], partial[CData]], limit: Limit) -> Submission:
+        place = ffi.new("uint64_t *")
+        self._call(lambda producer, token: call(producer, token, place), limit)
+        return self._submission(int(place[0]))
+
+    def send(
+        self,
+        data: BatchData,
+        *,
+        cast: bool = False,
+        check: bool = True,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> SubmissionOutcome:
+        """Submits a batch and waits for its outcome: ``submit``, then ``Submission.result``.
+
+        After DeadlineError or CancelledError look at ``pending``: a batch that is there was submitted.
+        """
+        limit = Limit(timeout, cancel)
+        submission = self.submit(data, cast=cast, timeout=limit.remaining(), cancel=cancel)
+        return submission.result(timeout=limit.remaining(), cancel=cancel, check=check)
+
+    def pending(self) -> list[Submission]:
+        """The submissions whose outcome was not taken, oldest first."""
+        return [self._submission(identity) for identity, _ in self._pending()]
+
+    def _submission(self, identity: int) -> Submission:
+        with self._lock:
+            return self._submissions.setdefault(identity, Submission(self, identity))
+
+    def _resolved(self, identity: int) -> bool:
+        return any(resolved for number, resolved in self._pending() if number == identity)
+
+    def _pending(self) -> list[tuple[int, bool]]:
+        count = ffi.new("size_t *")
+        with self._handle as producer:
+            room = 0
+            while True:
+                identities, resolved = ffi.new("uint64_t[]", max(room, 1)), ffi.new("bool[]", max(room, 1))
+                check(lib.nx_producer_pending(producer, identities, resolved, room, count))
+                total = int(count[0])
+                if total <= room:
+                    return [(int(identities[index]), bool(resolved[index])) for index in range(total)]
+                room = total
