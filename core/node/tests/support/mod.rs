@@ -7,6 +7,8 @@
     dead_code
 )]
 
+pub mod batches;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::process::Stdio;
@@ -98,6 +100,35 @@ impl Node {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, serde_json::from_str(body).unwrap())
+    }
+
+    /// A domain `d` as `with_relay` has it, with a client ingestor `i` and a client emitter `e` of the same field. The window
+    /// is `PARALLEL MAX n` or `SEQUENTIAL`.
+    pub async fn with_endpoints(self, window: &str) -> Self {
+        let node = self.with_relay().await;
+        let ingestor = format!(
+            "CREATE INGESTOR i FROM CLIENT SCHEMA s MODE ACK {window} ACK TIMEOUT 60s RETRY POLICY BACKOFF 100ms MAX 1s
+             ON QUIESCE SUSPEND TIMESTAMP NOW TO r INHERIT ALL FLUSH IMMEDIATE ON MESSAGE ERROR LOG
+             ON GENERAL ERROR LOG;"
+        );
+        let emitter = format!(
+            "CREATE EMITTER e FROM r TO CLIENT SCHEMA s MODE ACK {window} ACK TIMEOUT 60s RETRY POLICY BACKOFF 100ms MAX 1s
+             INHERIT ALL BATCH MAX MESSAGES 16 MAX SIZE 64KiB FLUSH IMMEDIATE ON MESSAGE ERROR LOG
+             ON GENERAL ERROR LOG;"
+        );
+        node.execute(Some("d"), &["STOP;", &ingestor, &emitter, "START;"])
+            .await;
+        node
+    }
+
+    /// What DESCRIBE says, line by line.
+    pub async fn describe(&self, domain: &str, what: &str) -> Vec<String> {
+        let statement = format!("DESCRIBE {what};");
+        let answer = self
+            .post("execute", json!({"domain": domain, "statement": statement}))
+            .await;
+        let message = answer["message"].as_str().unwrap();
+        message.lines().map(str::to_owned).collect()
     }
 
     /// Runs statements for nobody in particular.
