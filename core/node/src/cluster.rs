@@ -240,6 +240,7 @@ impl Cluster {
             self.counts.subscriptions(state.routes.len());
             self.forget_clocks(state, session);
             self.forget_endpoints(state, session);
+            state.world.advance(Now(state.clock.now()));
             true
         });
         if closed {
@@ -649,6 +650,8 @@ impl Cluster {
         let released = self.change(|state| {
             let (id, generation) = session.release_name(name)?;
             state.world.unsubscribe(id);
+            // A relay that it held back goes on.
+            state.world.advance(Now(state.clock.now()));
             state.routes.remove(&id);
             session.outbox.close_lane(generation);
             self.counts.subscriptions(state.routes.len());

@@ -76,11 +76,17 @@ impl Node {
     }
 
     pub async fn counts(&self) -> Value {
-        let (status, counts) = self
-            .http("GET /counts HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n")
+        self.get("counts").await
+    }
+
+    pub async fn get(&self, what: &str) -> Value {
+        let (status, answer) = self
+            .http(&format!(
+                "GET /{what} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n"
+            ))
             .await;
         assert_eq!(status, 200);
-        counts
+        answer
     }
 
     async fn http(&self, request: &str) -> (u16, Value) {
