@@ -771,6 +771,7 @@ impl Flow {
 
     /// Rows by where they are: buffered, waiting, in relays, collected, retained, out.
     #[cfg(test)]
+    #[allow(clippy::indexing_slicing, clippy::unwrap_used)]
     pub fn census(&self) -> Vec<u64> {
         let rows =
             |origins: &[Origin]| -> u64 { origins.iter().map(|origin| origin.rows as u64).sum() };

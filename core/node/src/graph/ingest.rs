@@ -15,7 +15,7 @@ use super::clock::Admission;
 use super::expr::{check_filter, Checked, Scope};
 use super::failure::Failure;
 use super::fields::arrow_schema;
-use super::ledger::{push_origin, Ledger, Origin, SubmissionId};
+use super::ledger::{push_origin, slice_origins, Ledger, Origin, SubmissionId};
 use super::program::{self, Failures, Program, Reads, RowFailure};
 use super::relay::{fail_rows, ErrorPolicy, Failed, Outbox, RelayBatch};
 use super::Now;
@@ -267,23 +267,29 @@ impl IngestorState {
             return;
         };
         self.due.remove(&(buffer.deadline, place.clone()));
-        // The batches are of one schema, and their text was bounded when they were read.
-        match arrays::join(self.program.schema(), &buffer.batches) {
-            Ok(batch) => outbox.push((
-                self.relay.clone(),
-                RelayBatch::new(batch, self.program.fields(), buffer.key, buffer.origins),
-            )),
-            Err(_) => {
-                let mut start = 0;
-                for batch in buffer.batches {
-                    let rows = batch.num_rows();
-                    let origins = super::ledger::slice_origins(&buffer.origins, start, rows);
-                    start += rows;
-                    outbox.push((
-                        self.relay.clone(),
-                        RelayBatch::new(batch, self.program.fields(), buffer.key.clone(), origins),
-                    ));
-                }
+        let batches = match arrays::join(self.program.schema(), &buffer.batches) {
+            Ok(joined) => vec![joined],
+            // Too much text for one batch.
+            Err(_) => buffer.batches,
+        };
+        let Flush::Each { max_bytes, .. } = self.flush else {
+            return;
+        };
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let mut start = 0;
+        for batch in batches {
+            let bytes = arrays::data_bytes(&batch).max(1);
+            let most = (batch.num_rows().saturating_mul(max_bytes) / bytes).max(1);
+            let mut row = 0;
+            while row < batch.num_rows() {
+                let rows = most.min(batch.num_rows() - row);
+                let origins = slice_origins(&buffer.origins, start, rows);
+                let part = batch.slice(row, rows);
+                let key = buffer.key.clone();
+                let part = RelayBatch::new(part, self.program.fields(), key, origins);
+                outbox.push((self.relay.clone(), part));
+                row += rows;
+                start += rows;
             }
         }
     }

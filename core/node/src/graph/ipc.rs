@@ -228,7 +228,7 @@ pub fn batch(
         .iter()
         .map(|field| {
             let array = reader
-                .array(&field.field_type, field.optional)
+                .array(&field.field_type, field.optional, None)
                 .map_err(|defect| defect.within(&field.name.text))?;
             if array.len() != rows {
                 return Err(
@@ -328,11 +328,14 @@ where
         }
     }
 
+    /// The validity of an array. Where `nothing` is null, the values are of fixed lists that are null as a whole: they mean
+    /// nothing, writers make them null, and they are read as not null here, so that the same rows are always the same.
     fn validity(
         &mut self,
         node: &FieldNode,
         length: usize,
         nullable: bool,
+        nothing: Option<&NullBuffer>,
     ) -> Result<Option<NullBuffer>, Defect> {
         let buffer = self.buffer()?;
         let declared = count(node.null_count())?;
@@ -345,17 +348,24 @@ where
         if found != declared {
             return Err(invalid(&"the number of nulls is not what was declared"));
         }
-        if found == 0 {
+        let Some(nulls) = nulls.filter(|_| found > 0) else {
             return Ok(None);
-        }
+        };
         if nullable {
-            return Ok(nulls);
+            return Ok(Some(nulls));
         }
-        let row = nulls.and_then(|nulls| nulls.iter().position(|valid| !valid));
-        Err(invalid(&format_args!(
-            "it is required and null in row {}",
-            row.unwrap_or(0)
-        )))
+        let means_nothing =
+            |row: usize| nothing.is_some_and(|nothing| row < nothing.len() && nothing.is_null(row));
+        let row = nulls
+            .iter()
+            .enumerate()
+            .position(|(row, valid)| !valid && !means_nothing(row));
+        match row {
+            None => Ok(None),
+            Some(row) => Err(invalid(&format_args!(
+                "it is required and null in row {row}"
+            ))),
+        }
     }
 
     fn primitive<T: ArrowPrimitiveType>(
@@ -366,18 +376,23 @@ where
         PrimitiveArray::try_new(self.values(length)?, nulls).map_err(|error| invalid(&error))
     }
 
-    fn array(&mut self, field_type: &FieldType, nullable: bool) -> Result<ArrayRef, Defect> {
+    fn array(
+        &mut self,
+        field_type: &FieldType,
+        nullable: bool,
+        nothing: Option<&NullBuffer>,
+    ) -> Result<ArrayRef, Defect> {
         let node = self
             .nodes
             .next()
             .ok_or_else(|| malformed("a field is missing"))?;
         let length = count(node.length())?;
-        let nulls = self.validity(node, length, nullable)?;
+        let nulls = self.validity(node, length, nullable, nothing)?;
         let scalar = match field_type {
             FieldType::Scalar(scalar) => *scalar,
             FieldType::List(element) => {
                 let offsets = self.offsets(length)?;
-                let child = self.array(element, false)?;
+                let child = self.array(element, false, None)?;
                 return ListArray::try_new(item_field(element), offsets, child, nulls)
                     .map(|array| Arc::new(array) as ArrayRef)
                     .map_err(|error| invalid(&error));
@@ -386,12 +401,16 @@ where
                 element,
                 length: size,
             } => {
-                // Elements of a list that is null as a whole mean nothing, and writers make them null: whether only those are
-                // is looked at when the array is made.
-                let child = self.array(element, nulls.is_some())?;
-                let wanted = usize::try_from(*size)
-                    .ok()
-                    .and_then(|size| size.checked_mul(length));
+                let size_of_one = usize::try_from(*size).unwrap_or(usize::MAX);
+                let wanted = size_of_one.checked_mul(length);
+                let nothing = NullBuffer::union(nulls.as_ref(), nothing);
+                // What would be longer than the body can hold is refused before it is made.
+                let fits = wanted.is_some_and(|wanted| wanted / 8 <= self.body.len());
+                let nothing = match nothing {
+                    Some(nothing) if fits => Some(nothing.expand(size_of_one)),
+                    _ => None,
+                };
+                let child = self.array(element, false, nothing.as_ref())?;
                 if wanted != Some(child.len()) {
                     return Err(malformed("a fixed list has another number of elements"));
                 }

@@ -6,7 +6,6 @@ use nervix_wire::types::{EmitterBatchDecision, EmitterBatchReceived, EmitterSett
 use proptest::prelude::*;
 
 use super::harness::*;
-use super::*;
 use crate::graph::{ConsumerId, Effect, ProducerId, Tag};
 
 #[derive(Debug, Clone)]
@@ -140,7 +139,7 @@ impl Book {
         let place = delivery % self.open.len();
         let (consumer, received) = self.open.remove(place);
         let (decision, reason, fate) = match decision {
-            0 | 1 | 2 => (EmitterBatchDecision::Ack, "", Some(Fate::Acknowledged)),
+            0..=2 => (EmitterBatchDecision::Ack, "", Some(Fate::Acknowledged)),
             3 => (EmitterBatchDecision::Retry, "", None),
             _ => (EmitterBatchDecision::Reject, "bad", Some(Fate::Rejected)),
         };

@@ -192,3 +192,127 @@ fn published_rows_reach_emitters_too() {
     let (first, second) = (run.delivery(consumer), run.delivery(consumer));
     assert_eq!((first.members, second.members), (16, 4));
 }
+
+/// The graph of the paced simulation: two ingestors into one branched relay, errors into another, CAPACITY 1.
+fn simulation() -> Run {
+    let reading = "reading_id STRING, sensor STRING, tick U64";
+    let ingestor = |name: &str, timestamp: &str, source: &str| {
+        format!(
+            "CREATE INGESTOR {name} FROM CLIENT SCHEMA reading MODE ACK PARALLEL MAX 8 ACK TIMEOUT 30s RETRY POLICY \
+             BACKOFF 100ms MAX 2s ON QUIESCE SUSPEND TIMESTAMP {timestamp} TO readings INHERIT ALL \
+             SET admitted_at = now(), timestamp_source = '{source}' BRANCHED BY by_sensor SET sensor = message.sensor \
+             FLUSH EACH 100ms MAX BATCH SIZE 1MiB ON MESSAGE ERROR SEND TO rejected_readings SET reading_id = input.reading_id, \
+             occurred_at = input.occurred_at, error_code = error.code, error_message = error.message ON GENERAL ERROR LOG"
+        )
+    };
+    let emitter = |name: &str, from: &str, schema: &str, window: &str, batch: &str| {
+        format!(
+            "CREATE ATTACHED EMITTER {name} FROM {from} TO CLIENT SCHEMA {schema} MODE ACK {window} ACK TIMEOUT 30s \
+             RETRY POLICY BACKOFF 100ms MAX 2s INHERIT ALL BATCH {batch} FLUSH EACH 100ms MAX BATCH SIZE 1MiB \
+             ON MESSAGE ERROR LOG ON GENERAL ERROR LOG"
+        )
+    };
+    let statements = [
+        format!("CREATE SCHEMA reading ({reading}, occurred_at DATETIME, value I64)"),
+        format!(
+            "CREATE SCHEMA observed_reading ({reading}, occurred_at DATETIME, admitted_at DATETIME, timestamp_source STRING, value I64)"
+        ),
+        "CREATE SCHEMA rejected_reading (reading_id STRING, occurred_at DATETIME, error_code STRING, error_message STRING)".to_string(),
+        "CREATE SCHEMA sensor_key (sensor STRING)".to_string(),
+        "CREATE BRANCH by_sensor SCHEMA sensor_key TTL 10m".to_string(),
+        "CREATE RELAY readings SCHEMA observed_reading BRANCHED BY by_sensor CAPACITY 1".to_string(),
+        "CREATE RELAY rejected_readings SCHEMA rejected_reading UNBRANCHED CAPACITY 1".to_string(),
+        ingestor("simulated_readings", "AT occurred_at", "at"),
+        ingestor("live_readings", "NOW", "now"),
+        emitter("observed_readings", "readings", "observed_reading", "PARALLEL MAX 4", "MAX MESSAGES 256 MAX SIZE 256KiB"),
+        emitter("rejection_notices", "rejected_readings", "rejected_reading", "SEQUENTIAL", "MAX MESSAGES 64 MAX SIZE 64KiB"),
+        "START AT NOW TIME RATE 4.0".to_string(),
+    ];
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    Run::stopped(
+        "CREATE PACED DOMAIN d WITH PERIOD 100ms SKEW 100ms",
+        &statements,
+    )
+}
+
+#[test]
+fn a_paced_simulation_runs_through() {
+    use nervix_wire::types::EmitterBatchDecision;
+    for name in ["simulated_readings", "live_readings"] {
+        let mut run = simulation();
+        run.seen.clear();
+        let producer = run.producer(name, "reading", 8);
+        let consumers: Vec<_> = (0..3)
+            .map(|_| run.consumer("observed_readings", "observed_reading", 8))
+            .collect();
+        let notices = run.consumer("rejection_notices", "rejected_reading", 8);
+        let origin = NOW.0;
+        let mut tags = Vec::new();
+        let mut applied = 0;
+        let mut rejected = 0;
+        let mut reads: Vec<_> = consumers
+            .iter()
+            .chain([&notices])
+            .map(|consumer| (*consumer, run.park(*consumer)))
+            .collect();
+        for tick in 0..60_i64 {
+            let center = origin + tick * 100 * MS;
+            if tick < 50 {
+                let rows: Vec<String> = (0..3)
+                    .map(|sensor| {
+                        let at = if sensor == 0 && tick % 5 == 4 {
+                            center.min(origin + tick * 100 * MS) - 400 * 100 * MS
+                        } else {
+                            center
+                        };
+                        format!(
+                            r#"{{"reading_id": "{tick}-{sensor}", "sensor": "sensor-{sensor}", "tick": {tick}, "occurred_at": {at}, "value": 1}}"#
+                        )
+                    })
+                    .collect();
+                tags.push(run.submit(producer, "reading", &format!("[{}]", rows.join(","))));
+            }
+            run.pass(25 * MS);
+            // Whoever has something settles it a tick later.
+            for (consumer, read) in &mut reads {
+                let consumer = *consumer;
+                let Some(received) = run.answer(*read) else {
+                    continue;
+                };
+                let received = received.unwrap();
+                if consumer == notices {
+                    rejected += received.members;
+                } else {
+                    assert!(received.branch_fingerprint.is_some());
+                    applied += received.members;
+                }
+                let settled = run.settle(consumer, &received, EmitterBatchDecision::Ack, "");
+                assert_eq!(settled, nervix_wire::types::EmitterSettlement::Confirmed);
+                *read = run.park(consumer);
+            }
+        }
+        run.pass(SECOND);
+        for tag in tags {
+            run.assert_outcome(tag, "Completed");
+        }
+        let expected = if name == "live_readings" {
+            (150, 0)
+        } else {
+            (140, 10)
+        };
+        assert_eq!((applied, rejected), expected, "{name}");
+        let lines = [
+            "producers",
+            "outstanding batches",
+            "outstanding bytes",
+            "admitted batches",
+        ];
+        let query = format!("DESCRIBE INGESTOR {name}");
+        assert_eq!(run.described(&query, &lines), ["1", "0", "0", "50"]);
+        let lines = ["consumers", "retained batches"];
+        assert_eq!(
+            run.described("DESCRIBE EMITTER observed_readings", &lines),
+            ["3", "0"]
+        );
+    }
+}

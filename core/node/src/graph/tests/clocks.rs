@@ -168,7 +168,7 @@ fn a_clock_is_stopped_before_the_first_start_and_new_with_each() {
         run.seen.as_slice(),
         [Effect::Clock { .. }, Effect::Tick(_)]
     ));
-    assert_eq!(states(&mut run), [paced.clone()]);
+    assert_eq!(states(&mut run), std::slice::from_ref(&paced));
     run.world.set_clock_installed("d", false);
     let uninstalled = run.world.clock("d").unwrap();
     assert_eq!(

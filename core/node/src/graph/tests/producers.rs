@@ -657,3 +657,138 @@ fn every_defect_of_a_batch_is_named_and_nothing_of_it_admitted() {
     let tag = run.submit_stream(producer, &good);
     run.assert_outcome(tag, "Completed");
 }
+
+/// A stream whose record batch says that it is compressed.
+fn compressed(plain: &[u8]) -> Vec<u8> {
+    use arrow_ipc::{
+        BodyCompressionBuilder, CompressionType, MessageBuilder, MessageHeader, MetadataVersion,
+        RecordBatchBuilder,
+    };
+    let mut builder = flatbuffers::FlatBufferBuilder::new();
+    let mut compression = BodyCompressionBuilder::new(&mut builder);
+    compression.add_codec(CompressionType::ZSTD);
+    let compression = compression.finish();
+    let mut batch = RecordBatchBuilder::new(&mut builder);
+    batch.add_length(0);
+    batch.add_compression(compression);
+    let batch = batch.finish();
+    let mut message = MessageBuilder::new(&mut builder);
+    message.add_version(MetadataVersion::V5);
+    message.add_header_type(MessageHeader::RecordBatch);
+    message.add_header(batch.as_union_value());
+    let message = message.finish();
+    builder.finish(message, None);
+    let mut metadata = builder.finished_data().to_vec();
+    metadata.resize(metadata.len().next_multiple_of(8), 0);
+    let schema = i32::from_le_bytes(plain[4..8].try_into().unwrap()) as usize;
+    let mut stream = plain[..8 + schema].to_vec();
+    stream.extend([0xff; 4]);
+    stream.extend((metadata.len() as i32).to_le_bytes());
+    stream.extend(metadata);
+    stream.extend([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    stream
+}
+
+// rule: P-3
+#[test]
+fn data_that_is_not_what_it_says_is_refused() {
+    let mut run = Run::new(&[
+        "CREATE SCHEMA s (text STRING, n I64 OPTIONAL)",
+        RELAY,
+        &ingestor("SEQUENTIAL", NOW_ON),
+    ]);
+    let producer = run.producer("i", "s", 8);
+    let good = run.stream("s", r#"[{"text": "abcd"}, {"text": "efgh"}]"#);
+    let place = |needle: &[u8]| {
+        good.windows(needle.len())
+            .position(|window| window == needle)
+            .unwrap()
+    };
+    let spoiled = |at: usize, bytes: &[u8]| {
+        let mut stream = good.clone();
+        stream[at..at + bytes.len()].copy_from_slice(bytes);
+        stream
+    };
+    let offsets = place(&[0, 0, 0, 0, 4, 0, 0, 0, 8, 0, 0, 0]);
+    for (stream, expected) in [
+        (spoiled(place(b"abcd"), &[0xff]), "InvalidData"),
+        (spoiled(offsets + 4, &[9, 0, 0, 0]), "InvalidData"),
+        (spoiled(offsets + 8, &[99, 0, 0, 0]), "InvalidData"),
+        (compressed(&good), "CompressedBatch"),
+    ] {
+        let tag = run.submit_stream(producer, &stream);
+        run.assert_outcome(tag, expected);
+    }
+}
+
+/// The elements of a null fixed list may be written as nulls; they are passed on as if they were not.
+// rule: P-3, EC-3
+#[test]
+fn the_nulls_within_a_null_fixed_list_are_not_passed_on() {
+    use arrow_array::{Array, ArrayRef, FixedSizeListArray, Int16Array, RecordBatch};
+    use arrow_buffer::NullBuffer;
+    use std::sync::Arc;
+    let mut run = Run::new(&[
+        "CREATE SCHEMA s (grid ARRAY<I16, 2, 2> OPTIONAL)",
+        RELAY,
+        &ingestor("SEQUENTIAL", NOW_ON),
+        &emitter("ATTACHED", "SEQUENTIAL", SIXTEEN),
+    ]);
+    let item = |array: &dyn Array| {
+        Arc::new(arrow_schema::Field::new(
+            "item",
+            array.data_type().clone(),
+            false,
+        ))
+    };
+    let grids = |outer: [bool; 2], inner: [bool; 4], numbers: [Option<i16>; 8]| {
+        let numbers = Int16Array::from(numbers.to_vec());
+        let inner = FixedSizeListArray::try_new(
+            item(&numbers),
+            2,
+            Arc::new(numbers),
+            Some(NullBuffer::from(inner.to_vec())),
+        )
+        .unwrap();
+        let outer_nulls = Some(NullBuffer::from(outer.to_vec()));
+        let field = item(&inner);
+        let grid = FixedSizeListArray::try_new(field, 2, Arc::new(inner), outer_nulls).unwrap();
+        let schema = arrow_schema::Schema::new(vec![arrow_schema::Field::new(
+            "grid",
+            grid.data_type().clone(),
+            true,
+        )]);
+        let batch =
+            RecordBatch::try_new(Arc::new(schema), vec![Arc::new(grid) as ArrayRef]).unwrap();
+        super::super::ipc::stream(&batch).unwrap()
+    };
+    let one = Some(1);
+    let stream = grids(
+        [true, false],
+        [true, true, false, false],
+        [one, one, one, one, None, None, None, one],
+    );
+    let producer = run.producer("i", "s", 1);
+    let consumer = run.consumer("e", "s", 1);
+    let tag = run.submit_stream(producer, &stream);
+    let received = run.delivery(consumer);
+    run.ack(consumer, &received);
+    run.assert_outcome(tag, "Completed");
+    let batch = batch_of(&run, "s", &received);
+    assert_eq!(batch.column(0).null_count(), 1);
+    // Written again, no level but the outermost has a null.
+    let again = {
+        let message = &received.batch;
+        let schema = 8 + i32::from_le_bytes(message[4..8].try_into().unwrap()) as usize;
+        let metadata =
+            i32::from_le_bytes(message[schema + 4..schema + 8].try_into().unwrap()) as usize;
+        let message = &message[schema + 8..schema + 8 + metadata];
+        let message = arrow_ipc::root_as_message(message).unwrap();
+        let nodes = message.header_as_record_batch().unwrap().nodes().unwrap();
+        nodes
+            .iter()
+            .map(|node| node.null_count())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(again, [1, 0, 0]);
+}
