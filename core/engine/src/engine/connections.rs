@@ -358,6 +358,7 @@ impl Engine {
         let calls: Vec<CallId> = self
             .readers
             .drain(..)
+            .chain(self.clock_readers.drain(..))
             .chain(std::mem::take(&mut self.suggests).into_keys())
             .collect();
         for call in calls {

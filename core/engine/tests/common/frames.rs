@@ -278,3 +278,394 @@ pub fn ended(name: &str, generation: u64, reason: SubscriptionEndReason) -> Vec<
         message: "the relay changed".into(),
     }))
 }
+
+// ---- clocks
+
+/// A paced clock: a tick a second of logical time, at the pace of the wall.
+pub fn paced() -> DomainClockObservedState {
+    DomainClockObservedState::PacedDomainClock(PacedDomainClock {
+        period_nanos: 1_000_000_000,
+        skew_nanos: 0,
+        logical_origin_unix_nanos: 0,
+        utc_anchor_unix_nanos: 0,
+        time_rate: 1.0,
+    })
+}
+
+pub fn clock(generation: u64, state: DomainClockObservedState) -> DomainClockObservation {
+    DomainClockObservation { generation, state }
+}
+
+fn attach_outcome(disposition: DomainClockAttachDisposition, message: &str) -> ReplyBody {
+    ReplyBody::DomainClockAttachOutcome(DomainClockAttachOutcome {
+        disposition,
+        message: message.into(),
+    })
+}
+
+pub fn clock_attached(domain: &str, clock: DomainClockObservation) -> ReplyBody {
+    attach_outcome(
+        DomainClockAttachDisposition::DomainClockAttached(DomainClockAttached {
+            domain: domain.into(),
+            clock,
+        }),
+        "attached",
+    )
+}
+
+pub fn clock_already_attached(domain: &str) -> ReplyBody {
+    attach_outcome(
+        DomainClockAttachDisposition::DomainClockAlreadyAttached(DomainClockAlreadyAttached {
+            domain: domain.into(),
+        }),
+        "attached already",
+    )
+}
+
+pub fn clock_domain_not_found(domain: &str) -> ReplyBody {
+    attach_outcome(
+        DomainClockAttachDisposition::DomainNotFound(DomainNotFound {
+            domain: domain.into(),
+        }),
+        "no such domain",
+    )
+}
+
+pub fn clock_attach_failed(message: &str) -> ReplyBody {
+    attach_outcome(DomainClockAttachDisposition::RequestFailed, message)
+}
+
+fn detach_outcome(disposition: DomainClockDetachDisposition, message: &str) -> ReplyBody {
+    ReplyBody::DomainClockDetachOutcome(DomainClockDetachOutcome {
+        disposition,
+        message: message.into(),
+    })
+}
+
+pub fn clock_detached(domain: &str) -> ReplyBody {
+    detach_outcome(
+        DomainClockDetachDisposition::DomainClockDetached(DomainClockDetached {
+            domain: domain.into(),
+        }),
+        "detached",
+    )
+}
+
+pub fn clock_not_attached(domain: &str) -> ReplyBody {
+    detach_outcome(
+        DomainClockDetachDisposition::DomainClockNotAttached(DomainClockNotAttached {
+            domain: domain.into(),
+        }),
+        "not attached",
+    )
+}
+
+pub fn clock_detach_failed(message: &str) -> ReplyBody {
+    detach_outcome(DomainClockDetachDisposition::RequestFailed, message)
+}
+
+pub fn clock_observed(domain: &str, clock: DomainClockObservation) -> Vec<u8> {
+    server(ServerBody::DomainClockObserved(DomainClockObserved {
+        domain: domain.into(),
+        clock,
+    }))
+}
+
+/// A tick of [`paced`]: its boundary follows from its id.
+pub fn clock_ticked(domain: &str, generation: u64, id: u64) -> Vec<u8> {
+    let boundary = (id as i64 - 1).wrapping_mul(1_000_000_000);
+    server(ServerBody::DomainClockTicked(DomainClockTicked {
+        domain: domain.into(),
+        generation,
+        tick_id: id,
+        logical_boundary_unix_nanos: boundary,
+        authority_utc_unix_nanos: boundary.wrapping_add(1),
+        serving_logical_unix_nanos: boundary.wrapping_add(2),
+    }))
+}
+
+pub fn clock_ended(domain: &str) -> Vec<u8> {
+    server(ServerBody::DomainClockAttachmentEnded(
+        DomainClockAttachmentEnded {
+            domain: domain.into(),
+            reason: DomainClockAttachmentEndReason::DomainRemoved,
+        },
+    ))
+}
+
+// ---- producers
+
+/// What an ingestor of [`numbers`] grants: two batches and 1000 bytes, backing off from 100 ms to 400 ms.
+pub fn ingestor(domain: &str, name: &str) -> ProducerOpened {
+    ProducerOpened {
+        domain: domain.into(),
+        ingestor: name.into(),
+        fields: numbers().fields,
+        generation: 7,
+        contract: Fingerprint { bytes: [1; 32] },
+        attachment: [2; 16],
+        window: ProducerWindow::ParallelProducerWindow(ParallelProducerWindow { max: 8 }),
+        ack_timeout_nanos: 1_000_000_000,
+        retry_backoff_nanos: 100_000_000,
+        retry_max_backoff_nanos: 400_000_000,
+        granted_batches: 2,
+        granted_bytes: 1000,
+        max_batch_bytes: 1000,
+        max_batch_rows: 65_536,
+        admission: ProducerAdmission::Open,
+    }
+}
+
+pub fn producer_opened(opened: ProducerOpened) -> ReplyBody {
+    ReplyBody::OpenIngestorOutcome(OpenIngestorOutcome {
+        disposition: OpenIngestorDisposition::ProducerOpened(opened),
+        message: "opened".into(),
+    })
+}
+
+pub fn producer_refused(refusal: ProducerRefusal) -> ReplyBody {
+    ReplyBody::OpenIngestorOutcome(OpenIngestorOutcome {
+        disposition: OpenIngestorDisposition::ProducerRefused(ProducerRefused { refusal }),
+        message: "refused".into(),
+    })
+}
+
+pub fn admission(producer: u64, admission: ProducerAdmission) -> Vec<u8> {
+    server(ServerBody::ProducerAdmissionChanged(
+        ProducerAdmissionChanged {
+            producer,
+            admission,
+        },
+    ))
+}
+
+pub fn producer_ended(producer: u64, reason: ProducerEndReason) -> Vec<u8> {
+    server(ServerBody::ProducerEnded(ProducerEnded {
+        producer,
+        reason,
+        message: "it ended".into(),
+    }))
+}
+
+fn submission(disposition: SubmissionDisposition, message: &str) -> ReplyBody {
+    ReplyBody::SubmissionOutcome(SubmissionOutcome {
+        disposition,
+        message: message.into(),
+    })
+}
+
+pub fn batch_completed() -> ReplyBody {
+    submission(SubmissionDisposition::SubmissionCompleted, "")
+}
+
+pub fn batch_refused(refusal: SubmissionRefusal) -> ReplyBody {
+    submission(
+        SubmissionDisposition::SubmissionNotAdmitted(SubmissionNotAdmitted { refusal }),
+        "not admitted",
+    )
+}
+
+pub fn batch_failed(failure: ProcessingFailure) -> ReplyBody {
+    submission(
+        SubmissionDisposition::SubmissionFailed(SubmissionFailed { failure }),
+        "failed",
+    )
+}
+
+pub fn batch_unknown(cause: OutcomeUncertainty) -> ReplyBody {
+    submission(
+        SubmissionDisposition::SubmissionOutcomeUnknown(SubmissionOutcomeUnknown { cause }),
+        "unknown",
+    )
+}
+
+pub fn producer_closed() -> ReplyBody {
+    ReplyBody::CloseIngestorOutcome(CloseIngestorOutcome {
+        disposition: CloseIngestorDisposition::ProducerClosed,
+        message: "closed".into(),
+    })
+}
+
+pub fn producer_not_open() -> ReplyBody {
+    ReplyBody::CloseIngestorOutcome(CloseIngestorOutcome {
+        disposition: CloseIngestorDisposition::ProducerNotOpen,
+        message: "not open".into(),
+    })
+}
+
+// ---- consumers
+
+/// What an emitter of [`numbers`] grants.
+pub fn emitter(domain: &str, name: &str) -> EmitterOpened {
+    EmitterOpened {
+        domain: domain.into(),
+        emitter: name.into(),
+        fields: numbers().fields,
+        generation: 7,
+        contract: Fingerprint { bytes: [3; 32] },
+        window: ConsumerWindow::ParallelConsumerWindow(ParallelConsumerWindow { max: 8 }),
+        ack_timeout_nanos: 1_000_000_000,
+        retry_backoff_nanos: 100_000_000,
+        retry_max_backoff_nanos: 400_000_000,
+        granted_batches: 4,
+        granted_bytes: 4000,
+        max_batch_bytes: 1000,
+        max_batch_rows: 100,
+    }
+}
+
+pub fn consumer_opened(opened: EmitterOpened) -> ReplyBody {
+    ReplyBody::OpenEmitterOutcome(OpenEmitterOutcome {
+        disposition: OpenEmitterDisposition::EmitterOpened(opened),
+        message: "opened".into(),
+    })
+}
+
+pub fn consumer_refused(refusal: EmitterOpenRefusal) -> ReplyBody {
+    ReplyBody::OpenEmitterOutcome(OpenEmitterOutcome {
+        disposition: OpenEmitterDisposition::EmitterRefused(EmitterRefused { refusal }),
+        message: "refused".into(),
+    })
+}
+
+/// An attempt: its identity and reference are told apart by a number each.
+pub fn delivery(identity: u64, reference: u64) -> ReplyBody {
+    ReplyBody::ReadEmitterBatchOutcome(ReadEmitterBatchOutcome {
+        disposition: ReadEmitterDisposition::EmitterBatchReceived(EmitterBatchReceived {
+            identity: sixteen(identity),
+            reference: sixteen(reference),
+            source_relay: "r".into(),
+            branch_fingerprint: None,
+            batch: content(identity),
+            members: 3,
+            execution_now_unix_nanos: -5,
+        }),
+        message: String::new(),
+    })
+}
+
+pub fn consumer_ended() -> ReplyBody {
+    ReplyBody::ReadEmitterBatchOutcome(ReadEmitterBatchOutcome {
+        disposition: ReadEmitterDisposition::EmitterConsumerEnded,
+        message: "ended".into(),
+    })
+}
+
+pub fn settled(disposition: EmitterSettlement) -> ReplyBody {
+    ReplyBody::SettleEmitterBatchOutcome(SettleEmitterBatchOutcome {
+        disposition,
+        message: "settled".into(),
+    })
+}
+
+pub fn consumer_closed(disposition: EmitterCloseDisposition) -> ReplyBody {
+    ReplyBody::CloseEmitterOutcome(CloseEmitterOutcome {
+        disposition,
+        message: "closed".into(),
+    })
+}
+
+pub fn sixteen(number: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Bytes that an engine takes for a batch, told apart by a number.
+pub fn content(number: u64) -> bytes::Bytes {
+    format!("batch {number}").into_bytes().into()
+}
+
+// ---- transactions
+
+pub fn transaction(id: &str, accepted: u64) -> TransactionStatus {
+    transaction_in(id, TransactionState::TransactionOpen, accepted)
+}
+
+pub fn transaction_in(id: &str, state: TransactionState, accepted: u64) -> TransactionStatus {
+    TransactionStatus {
+        transaction_id: id.into(),
+        domain: "d".into(),
+        state,
+        accepted_operations: accepted,
+        applied_operations: 0,
+    }
+}
+
+pub fn preview(id: &str, position: u64, basis: u8) -> TransactionPreviewIdentity {
+    TransactionPreviewIdentity {
+        transaction_id: id.into(),
+        position,
+        planning_basis: Fingerprint { bytes: [basis; 32] },
+    }
+}
+
+/// A command's outcome that reports the transaction its session holds.
+pub fn bound(mut body: ReplyBody, status: TransactionStatus) -> ReplyBody {
+    if let ReplyBody::CommandOutcome(outcome) = &mut body {
+        outcome.transaction = Some(status);
+    }
+    body
+}
+
+/// An append's outcome: accepted as this operation, with the preview after it.
+pub fn appended(reference: &str, id: &str, accepted: u64, basis: u8) -> ReplyBody {
+    let mut body = bound(completed(reference), transaction(id, accepted));
+    if let ReplyBody::CommandOutcome(outcome) = &mut body {
+        outcome.transaction_admission = Some(TransactionOperationAdmission {
+            operation: accepted,
+            preview: preview(id, accepted, basis),
+        });
+    }
+    body
+}
+
+pub fn command_failed(reference: &str, message: &str) -> ReplyBody {
+    outcome(
+        reference,
+        OutcomeOrigin::Executed,
+        CommandDisposition::RequestFailed,
+        message,
+    )
+}
+
+pub fn detached(reference: &str, id: &str) -> ReplyBody {
+    outcome(
+        reference,
+        OutcomeOrigin::Executed,
+        CommandDisposition::TransactionDetached(TransactionDetached {
+            transaction_id: id.into(),
+        }),
+        "detached",
+    )
+}
+
+fn attached_as(disposition: AttachDisposition) -> ReplyBody {
+    ReplyBody::AttachOutcome(AttachOutcome {
+        disposition,
+        message: "about the transaction".into(),
+        diagnostics: Vec::new(),
+    })
+}
+
+pub fn transaction_attached(transaction: TransactionStatus) -> ReplyBody {
+    attached_as(AttachDisposition::TransactionAttached(
+        TransactionAttached { transaction },
+    ))
+}
+
+pub fn transaction_finished(transaction: TransactionStatus) -> ReplyBody {
+    attached_as(AttachDisposition::TransactionAlreadyFinished(
+        TransactionAlreadyFinished { transaction },
+    ))
+}
+
+pub fn transaction_attach_failed() -> ReplyBody {
+    attached_as(AttachDisposition::RequestFailed)
+}
+
+pub fn transaction_attach_redirect(uri: Option<&str>) -> ReplyBody {
+    attached_as(AttachDisposition::LeaderRedirect(LeaderRedirect {
+        leader: uri.map(|uri| endpoints("leader", Some(uri))),
+    }))
+}

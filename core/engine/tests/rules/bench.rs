@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use nervix_engine::{
-    Call, CallId, Cause, Config, ConnId, Done, Engine, Error, ErrorKind, Event, ExecutionId, Input,
-    Now, Origin, Outcome, Output, Stop,
+    Call, CallId, Cause, ClockEvent, Config, ConnId, Decision, Delivery, Done, EndpointId, Engine,
+    Error, ErrorKind, Event, ExecutionId, Input, Now, OpenRequest, Origin, Outcome, Output, Role,
+    Settlement, Stop, SubmissionOutcome,
 };
 use nervix_wire::types::*;
 use nervix_wire::{encode_server, Frame};
@@ -354,6 +355,239 @@ impl Bench {
             generation
         );
         execution
+    }
+
+    // ---- clocks
+
+    pub fn clock_attach(&mut self, conn: ConnId) -> (u64, String) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::AttachDomainClockRequest(attach) => (message.request_id, attach.domain),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn clock_detach(&mut self, conn: ConnId) -> (u64, String) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::DetachDomainClockRequest(detach) => (message.request_id, detach.domain),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Follows the clock of the selected domain.
+    pub fn follow(&mut self, conn: ConnId, domain: &str, clock: DomainClockObservation) {
+        let (call, ..) = self.execute("ATTACH DOMAIN CLOCK;");
+        let (id, asked) = self.clock_attach(conn);
+        assert_eq!(asked, domain);
+        self.reply(conn, id, clock_attached(domain, clock));
+        self.outcome(call);
+    }
+
+    pub fn clock_event(&mut self) -> ClockEvent {
+        let call = self.call(Call::NextClockEvent);
+        match self.result(call) {
+            Ok(Done::ClockEvent(event)) => event,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn no_clock_event(&mut self) {
+        let events = self.clock_events();
+        assert!(events.is_empty(), "{events:?}");
+    }
+
+    /// Every clock event that is there.
+    pub fn clock_events(&mut self) -> Vec<ClockEvent> {
+        let mut events = Vec::new();
+        loop {
+            let call = self.call(Call::NextClockEvent);
+            if self.is_waiting(call) {
+                self.stop(call, Stop::Cancelled);
+                self.fails(call, ErrorKind::Cancelled);
+                return events;
+            }
+            match self.result(call) {
+                Ok(Done::ClockEvent(event)) => events.push(event),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    // ---- producers and consumers
+
+    pub fn wanted(endpoint: &str) -> OpenRequest {
+        OpenRequest {
+            domain: "d".into(),
+            endpoint: endpoint.into(),
+            fields: numbers().fields,
+            batches: 2,
+            bytes: 1000,
+        }
+    }
+
+    pub fn open(&mut self, role: Role, endpoint: &str) -> CallId {
+        self.call(Call::Open(role, Self::wanted(endpoint)))
+    }
+
+    pub fn endpoint(&mut self, call: CallId) -> EndpointId {
+        match self.result(call) {
+            Ok(Done::Endpoint(id, _)) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn open_ingestor(&mut self, conn: ConnId) -> (u64, OpenIngestorRequest) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::OpenIngestorRequest(open) => (message.request_id, open),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn open_emitter(&mut self, conn: ConnId) -> (u64, OpenEmitterRequest) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::OpenEmitterRequest(open) => (message.request_id, open),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A producer and its identity on the connection.
+    pub fn producer(&mut self, conn: ConnId) -> (EndpointId, u64) {
+        self.producer_of(conn, ingestor("d", "i"))
+    }
+
+    pub fn producer_of(&mut self, conn: ConnId, opened: ProducerOpened) -> (EndpointId, u64) {
+        let call = self.open(Role::Producer, "i");
+        let (wire, _) = self.open_ingestor(conn);
+        self.reply(conn, wire, producer_opened(opened));
+        (self.endpoint(call), wire)
+    }
+
+    pub fn consumer(&mut self, conn: ConnId) -> (EndpointId, u64) {
+        let call = self.open(Role::Consumer, "e");
+        let (wire, _) = self.open_emitter(conn);
+        self.reply(conn, wire, consumer_opened(emitter("d", "e")));
+        (self.endpoint(call), wire)
+    }
+
+    /// Submits a batch, which has to be taken at once.
+    pub fn submit(&mut self, producer: EndpointId, number: u64) -> u64 {
+        let call = self.call(Call::Submit(producer, content(number)));
+        self.submitted(call)
+    }
+
+    pub fn submitted(&mut self, call: CallId) -> u64 {
+        match self.result(call) {
+            Ok(Done::Submitted(submission)) => submission,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next batch that was sent: its request, its producer and its bytes.
+    pub fn batch(&mut self, conn: ConnId) -> (u64, u64, bytes::Bytes) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::SubmitBatchRequest(batch) => {
+                (message.request_id, batch.producer, batch.batch)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The outcome of a submission, which has to be there.
+    pub fn rejoin(&mut self, producer: EndpointId, submission: u64) -> SubmissionOutcome {
+        let call = self.call(Call::Rejoin(producer, submission));
+        self.submission(call)
+    }
+
+    pub fn submission(&mut self, call: CallId) -> SubmissionOutcome {
+        match self.result(call) {
+            Ok(Done::Submission(outcome)) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn read(&mut self, conn: ConnId) -> (u64, u64) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::ReadEmitterBatchRequest(read) => (message.request_id, read.consumer),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn delivery(&mut self, call: CallId) -> Delivery {
+        match self.result(call) {
+            Ok(Done::Delivery(delivery)) => delivery,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads an attempt that the server has ready.
+    pub fn deliver(
+        &mut self,
+        conn: ConnId,
+        consumer: EndpointId,
+        identity: u64,
+        reference: u64,
+    ) -> Delivery {
+        let call = self.call(Call::NextDelivery(consumer));
+        let (id, _) = self.read(conn);
+        self.reply(conn, id, delivery(identity, reference));
+        self.delivery(call)
+    }
+
+    pub fn settle(&mut self, delivery: &Delivery, decision: Decision) -> CallId {
+        self.call(Call::Settle(delivery.clone(), decision))
+    }
+
+    pub fn settlement(&mut self, conn: ConnId) -> (u64, SettleEmitterBatchRequest) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::SettleEmitterBatchRequest(settle) => (message.request_id, settle),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn settled(&mut self, call: CallId) -> Settlement {
+        match self.result(call) {
+            Ok(Done::Settled(settlement)) => settlement,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // ---- transactions
+
+    /// Begins a transaction.
+    pub fn begin(&mut self, conn: ConnId, id: &str) {
+        let (call, _, reference) = self.execute("BEGIN;");
+        let (request, _) = self.command(conn);
+        self.reply(
+            conn,
+            request,
+            bound(completed(&reference), transaction(id, 0)),
+        );
+        self.outcome(call);
+    }
+
+    /// Appends a statement; the request that carried it.
+    pub fn append(&mut self, conn: ConnId, id: &str, accepted: u64) -> CommandRequest {
+        let (call, _, reference) = self.execute("CREATE SCHEMA a (b I64);");
+        let (request, command) = self.command(conn);
+        self.reply(conn, request, appended(&reference, id, accepted, 1));
+        self.outcome(call);
+        command
+    }
+
+    pub fn transaction_attach(&mut self, conn: ConnId) -> (u64, String) {
+        let message = self.sent(conn);
+        match message.request {
+            ClientRequest::AttachTransactionRequest(attach) => {
+                (message.request_id, attach.transaction_id)
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     // ---- time

@@ -11,8 +11,12 @@
 mod common;
 
 mod bench;
+mod clocks;
 mod commands;
+mod consumers;
 mod frames;
+mod producers;
 mod reach;
 mod requests;
 mod subscriptions;
+mod transactions;
