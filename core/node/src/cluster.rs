@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nervix_wire::types::DomainClockTicked;
 use nervix_wire::types::{
     ClusterObserved, CommandCompleted, CommandDisposition, CommandOutcome, CommandRequest,
     Diagnostic, DomainInfo, DomainStatus, DomainsObserved, ExecutionReferenceConflict,
@@ -77,8 +76,6 @@ struct State {
     routes: HashMap<SubscriptionId, Route>,
     /// The sessions that follow the clock of each domain.
     followers: BTreeMap<String, BTreeSet<u64>>,
-    /// The newest tick of each domain's clock as it is.
-    ticks: HashMap<String, DomainClockTicked>,
     /// When the graph next has something to do, as the driver knows it.
     deadline: Option<Now>,
 }
@@ -158,7 +155,6 @@ impl Cluster {
                 sessions: BTreeMap::new(),
                 routes: HashMap::new(),
                 followers: BTreeMap::new(),
-                ticks: HashMap::new(),
                 deadline: None,
             }),
             faults: Faults::default(),

@@ -592,3 +592,95 @@ fn encoded(body: ServerBody) -> OutFrame {
         opens: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+    use nervix_wire::types::DomainClockObservedState;
+
+    fn clock(generation: u64) -> DomainClockObservation {
+        DomainClockObservation {
+            generation,
+            state: DomainClockObservedState::UnpacedDomainClock,
+        }
+    }
+
+    fn tick(generation: u64, tick_id: u64) -> DomainClockTicked {
+        DomainClockTicked {
+            domain: "d".to_owned(),
+            generation,
+            tick_id,
+            logical_boundary_unix_nanos: 0,
+            authority_utc_unix_nanos: 0,
+            serving_logical_unix_nanos: 0,
+        }
+    }
+
+    fn told(outbox: &Outbox) -> Vec<ServerBody> {
+        let mut bodies = Vec::new();
+        while let Some(Next::Frame(frame)) = outbox.take() {
+            let frame = nervix_wire::Frame::copy_from(&frame.bytes);
+            bodies.push(nervix_wire::decode_server(&frame).unwrap().body);
+        }
+        bodies
+    }
+
+    // rule: K-2, K-3
+    #[test]
+    fn a_clock_tells_its_newest_state_and_then_its_newest_tick() {
+        let outbox = Outbox::default();
+        outbox.open_clock("d");
+        outbox.clock_changed("d", clock(1));
+        outbox.clock_ticked(tick(1, 1));
+        outbox.clock_ticked(tick(1, 2));
+        assert!(told(&outbox).is_empty());
+        outbox.let_flow(&Opens::Clock("d".to_owned()));
+        assert_eq!(
+            told(&outbox),
+            [
+                ServerBody::DomainClockObserved(DomainClockObserved {
+                    domain: "d".to_owned(),
+                    clock: clock(1)
+                }),
+                ServerBody::DomainClockTicked(tick(1, 2)),
+            ]
+        );
+        outbox.clock_ticked(tick(1, 3));
+        outbox.clock_changed("d", clock(2));
+        assert_eq!(
+            told(&outbox),
+            [ServerBody::DomainClockObserved(DomainClockObserved {
+                domain: "d".to_owned(),
+                clock: clock(2)
+            })]
+        );
+        outbox.clock_ticked(tick(2, 1));
+        outbox.clock_ended("d", DomainClockAttachmentEndReason::DomainRemoved);
+        outbox.clock_ticked(tick(2, 2));
+        assert!(matches!(
+            told(&outbox).as_slice(),
+            [ServerBody::DomainClockAttachmentEnded(_)]
+        ));
+        outbox.clock_changed("d", clock(3));
+        assert!(told(&outbox).is_empty());
+    }
+
+    // rule: P-2, P-6
+    #[test]
+    fn a_producer_ends_behind_its_outcomes_and_nothing_follows() {
+        let outbox = Outbox::default();
+        outbox.open_producer(7);
+        outbox.admission_changed(7, ProducerAdmission::Suspended);
+        outbox.admission_changed(7, ProducerAdmission::Open);
+        outbox.producer_ended(7, ProducerEndReason::Relocated, String::new());
+        assert!(told(&outbox).is_empty());
+        outbox.let_flow(&Opens::Producer(7));
+        assert!(matches!(
+            told(&outbox).as_slice(),
+            [ServerBody::ProducerEnded(ended)] if ended.reason == ProducerEndReason::Relocated
+        ));
+        outbox.admission_changed(7, ProducerAdmission::Open);
+        assert!(told(&outbox).is_empty());
+    }
+}

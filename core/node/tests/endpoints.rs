@@ -176,6 +176,21 @@ async fn opens_are_refused_by_what_is_wrong_with_them() {
     );
 }
 
+// rule: C-1, P-2
+#[tokio::test]
+async fn an_identity_that_is_open_is_not_opened_again() {
+    let node = node().await;
+    let mut session = Session::begun(&node.address(0)).await;
+    let (producer, _) = session.producer(ingestor(1, MIB)).await;
+    session.send_as(producer, ingestor(1, MIB)).await;
+    let body = session.reply_to(producer).await;
+    assert_eq!(rejection(&body), Some(RequestRejection::DuplicateRequestId));
+    let (consumer, _) = session.consumer(emitter(1, MIB)).await;
+    session.send_as(consumer, emitter(1, MIB)).await;
+    let body = session.reply_to(consumer).await;
+    assert_eq!(rejection(&body), Some(RequestRejection::DuplicateRequestId));
+}
+
 // rule: P-1, P-4, E-1
 #[tokio::test]
 async fn sessions_and_nodes_share_their_limits() {

@@ -188,12 +188,12 @@ async fn defects_of_a_request_are_answered_with_the_field_and_end_nothing() {
         rejection(session.ask(select("")).await).field.as_deref(),
         Some("domain")
     );
-    let clock =
-        ClientRequest::AttachDomainClockRequest(nervix_wire::types::AttachDomainClockRequest {
-            domain: "d".to_owned(),
+    let attach =
+        ClientRequest::AttachTransactionRequest(nervix_wire::types::AttachTransactionRequest {
+            transaction_id: "t".to_owned(),
         });
     assert_eq!(
-        rejection(session.ask(clock).await).rejection,
+        rejection(session.ask(attach).await).rejection,
         RequestRejection::UnsupportedRequest
     );
     assert!(matches!(

@@ -11,6 +11,7 @@ use nervix_wire::types::{
 };
 
 use super::{check_domain, Cluster, State};
+use crate::graph::Now;
 use crate::outbox::Opens;
 use crate::session::Session;
 
@@ -51,7 +52,8 @@ impl Cluster {
                 );
             }
             session.outbox.open_clock(&domain);
-            if let Some(tick) = state.newest_tick(&domain) {
+            let now = Now(state.clock.now());
+            if let Some(tick) = state.world.newest_tick(now, &domain) {
                 session.outbox.clock_ticked(tick);
             }
             self.count_followers(state);
@@ -128,7 +130,6 @@ impl Cluster {
         domain: String,
         clock: Option<DomainClockObservation>,
     ) {
-        state.ticks.remove(&domain);
         for session in state.following(&domain) {
             match &clock {
                 Some(clock) => session.outbox.clock_changed(&domain, clock.clone()),
@@ -143,11 +144,10 @@ impl Cluster {
         }
     }
 
-    pub(super) fn clock_ticked(&self, state: &mut State, tick: DomainClockTicked) {
+    pub(super) fn clock_ticked(&self, state: &State, tick: &DomainClockTicked) {
         for session in state.following(&tick.domain) {
             session.outbox.clock_ticked(tick.clone());
         }
-        state.ticks.insert(tick.domain.clone(), tick);
     }
 
     pub fn clock_of(&self, domain: &str) -> Option<DomainClockObservation> {
@@ -168,10 +168,5 @@ impl State {
             .flatten()
             .filter_map(|session| self.sessions.get(session).cloned())
             .collect()
-    }
-
-    /// What a new follower is told of the time that has passed in this generation.
-    fn newest_tick(&self, domain: &str) -> Option<DomainClockTicked> {
-        self.ticks.get(domain).cloned()
     }
 }

@@ -31,7 +31,7 @@ impl Cluster {
         for effect in state.world.take_effects() {
             match effect {
                 Effect::Clock { domain, clock } => self.clock_changed(state, domain, clock),
-                Effect::Tick(tick) => self.clock_ticked(state, tick),
+                Effect::Tick(tick) => self.clock_ticked(state, &tick),
                 other => effects.push_back(other),
             }
         }

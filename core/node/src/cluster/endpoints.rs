@@ -9,12 +9,12 @@ use nervix_wire::types::{
     EmitterOpenRefusal, EmitterRefused, EmitterSettlement, OpenEmitterDisposition,
     OpenEmitterOutcome, OpenEmitterRequest, OpenIngestorDisposition, OpenIngestorOutcome,
     OpenIngestorRequest, ProducerEndReason, ProducerRefusal, ProducerRefused,
-    ReadEmitterBatchOutcome, ReadEmitterDisposition, ReplyBody, RequestRejected,
+    ReadEmitterBatchOutcome, ReadEmitterDisposition, ReplyBody, RequestRejected, RequestRejection,
     SettleEmitterBatchOutcome, SettleEmitterBatchRequest, SubmissionDisposition,
     SubmissionNotAdmitted, SubmissionOutcome, SubmissionRefusal, SubmitBatchRequest,
 };
 
-use super::{check_domain, invalid, Cluster, State};
+use super::{check_domain, invalid, rejected, Cluster, State};
 use crate::faults::Scope;
 use crate::graph::{ConsumerId, Effect, Now, Opener, ProducerId, Tag};
 use crate::outbox::Opens;
@@ -40,6 +40,8 @@ struct Producer {
     withheld: usize,
     closing: Option<u64>,
     finished: Option<Finished>,
+    /// Its end was told; what reached the graph behind it still gets its outcome.
+    over: bool,
 }
 
 enum Finished {
@@ -68,6 +70,16 @@ impl Endpoints {
         self.producer_names
             .remove(&(producer.session.id, producer.identity));
         Some(producer)
+    }
+
+    /// Forgets a producer whose end was told, once every outcome was too.
+    fn drop_concluded(&mut self, id: ProducerId) {
+        let concluded = |producer: &Producer| {
+            producer.over && producer.outstanding.is_empty() && producer.withheld == 0
+        };
+        if self.producers.get(&id).is_some_and(concluded) {
+            self.producers.remove(&id);
+        }
     }
 }
 
@@ -125,6 +137,14 @@ fn read_outcome(disposition: ReadEmitterDisposition) -> ReadEmitterBatchOutcome 
     }
 }
 
+fn taken(request_id: u64) -> RequestRejected {
+    rejected(
+        RequestRejection::DuplicateRequestId,
+        Some("request_id"),
+        format!("request {request_id} is the identity of what it opened, which is open still"),
+    )
+}
+
 fn opener(session: &Session) -> Opener {
     Opener {
         session: session.id,
@@ -147,13 +167,16 @@ impl Cluster {
         if request.ingestor.is_empty() {
             return Err(invalid("ingestor", "the ingestor's name is empty"));
         }
+        let name = (session.id, request_id);
+        if self.endpoints.lock().producer_names.contains_key(&name) {
+            return Err(taken(request_id));
+        }
         let opened = self.change(|state| {
             let now = Now(state.clock.now());
             let opened = state.world.open_producer(now, opener(session), request);
             if let Ok((id, _)) = &opened {
                 session.outbox.open_producer(request_id);
                 let mut endpoints = self.endpoints.lock();
-                let name = (session.id, request_id);
                 endpoints.producer_names.insert(name, *id);
                 endpoints.producers.insert(
                     *id,
@@ -164,6 +187,7 @@ impl Cluster {
                         withheld: 0,
                         closing: None,
                         finished: None,
+                        over: false,
                     },
                 );
                 self.count_endpoints(&endpoints);
@@ -280,12 +304,15 @@ impl Cluster {
         if request.emitter.is_empty() {
             return Err(invalid("emitter", "the emitter's name is empty"));
         }
+        let name = (session.id, request_id);
+        if self.endpoints.lock().consumer_names.contains_key(&name) {
+            return Err(taken(request_id));
+        }
         let opened = self.change(|state| {
             let now = Now(state.clock.now());
             let opened = state.world.open_consumer(now, opener(session), request);
             if let Ok((id, _)) = &opened {
                 let mut endpoints = self.endpoints.lock();
-                let name = (session.id, request_id);
                 endpoints.consumer_names.insert(name, *id);
                 endpoints.consumers.insert(
                     *id,
@@ -532,7 +559,9 @@ impl Cluster {
                 return;
             };
             producer.withheld = producer.withheld.saturating_sub(1);
-            producer.finished.take()
+            let finished = producer.finished.take();
+            endpoints.drop_concluded(id);
+            finished
         };
         if let Some(finished) = finished {
             self.finish_producer(id, finished);
@@ -541,38 +570,41 @@ impl Cluster {
 
     /// Tells that a producer is over, or remembers to, while outcomes of it are withheld.
     fn finish_producer(self: &Arc<Self>, id: ProducerId, finished: Finished) {
-        let producer = {
+        let (session, identity, closing) = {
             let mut endpoints = self.endpoints.lock();
-            match endpoints.producers.get_mut(&id) {
-                None => return,
-                Some(producer) if producer.withheld > 0 => {
-                    producer.finished = Some(finished);
-                    return;
-                }
-                Some(_) => {}
-            }
-            let Some(producer) = endpoints.remove_producer(id) else {
+            let Some(producer) = endpoints.producers.get_mut(&id) else {
                 return;
             };
+            if producer.withheld > 0 {
+                producer.finished = Some(finished);
+                return;
+            }
+            producer.over = true;
+            let told = (
+                producer.session.clone(),
+                producer.identity,
+                producer.closing.take(),
+            );
+            endpoints.producer_names.remove(&(told.0.id, told.1));
+            endpoints.drop_concluded(id);
             self.count_endpoints(&endpoints);
-            producer
+            told
         };
-        let outbox = &producer.session.outbox;
         let disposition = match finished {
             Finished::Closed => {
-                outbox.close_producer(producer.identity);
+                session.outbox.close_producer(identity);
                 CloseIngestorDisposition::ProducerClosed
             }
             Finished::Ended(reason, message) => {
-                outbox.producer_ended(producer.identity, reason, message);
+                session.outbox.producer_ended(identity, reason, message);
                 CloseIngestorDisposition::ProducerNotOpen
             }
         };
-        if let Some(request_id) = producer.closing {
+        if let Some(request_id) = closing {
             let body = ReplyBody::CloseIngestorOutcome(closed(disposition));
             conclude(
                 self,
-                &producer.session,
+                &session,
                 request_id,
                 "CloseIngestorRequest",
                 body,
@@ -644,8 +676,10 @@ impl Cluster {
     }
 
     fn count_endpoints(&self, endpoints: &Endpoints) {
-        self.counts
-            .endpoints(endpoints.producers.len(), endpoints.consumers.len());
+        self.counts.endpoints(
+            endpoints.producer_names.len(),
+            endpoints.consumer_names.len(),
+        );
     }
 
     // ---- for tests

@@ -158,12 +158,17 @@ impl Domain {
 
     /// The newest tick, if it is due and was not told yet.
     pub fn tick(&mut self, now: Now) -> Option<DomainClockTicked> {
+        let tick = self
+            .newest_tick(now)
+            .filter(|tick| tick.tick_id > self.ticked)?;
+        self.ticked = tick.tick_id;
+        Some(tick)
+    }
+
+    /// The newest tick that is due, told or not.
+    pub fn newest_tick(&self, now: Now) -> Option<DomainClockTicked> {
         let clock = self.clock.filter(|_| !self.uninstalled)?;
         let tick_id = clock.newest_tick(now)?;
-        if tick_id <= self.ticked {
-            return None;
-        }
-        self.ticked = tick_id;
         Some(DomainClockTicked {
             domain: self.name.clone(),
             generation: self.start_version,

@@ -226,6 +226,11 @@ impl World {
         self.domains.get(domain).map(Domain::observation)
     }
 
+    /// The newest due tick of a domain, told or not, with this node's reading of its time; None where there are no ticks.
+    pub fn newest_tick(&self, now: Now, domain: &str) -> Option<DomainClockTicked> {
+        self.domains.get(domain)?.newest_tick(now)
+    }
+
     /// For tests: the domain's clock reads as not installed until it is installed again.
     pub fn set_clock_installed(&mut self, domain: &str, installed: bool) -> bool {
         let Some(found) = self.domains.get_mut(domain) else {
