@@ -270,6 +270,77 @@ async fn a_batch_beyond_the_credit_ends_its_producer() {
     );
 }
 
+// rule: P-3, P-5
+#[tokio::test]
+async fn a_batch_that_is_none_is_not_admitted_and_holds_no_credit() {
+    let node = node().await;
+    let mut session = Session::begun(&node.address(0)).await;
+    let (producer, opened) = session.producer(ingestor(1, MIB)).await;
+    let good = rows([1]);
+    let end = good.len() - 8;
+    let mut trailing = good.to_vec();
+    trailing.push(0);
+    let mut empty = good.slice(..4 + 4 + length_at(&good, 4)).to_vec();
+    empty.extend_from_slice(&good[end..]);
+    let mut twice = good.slice(..end).to_vec();
+    twice.extend_from_slice(&good[4 + 4 + length_at(&good, 4)..]);
+    for (batch, expected) in [
+        (vec![1, 2, 3], SubmissionRefusal::MalformedBatch),
+        (trailing, SubmissionRefusal::MalformedBatch),
+        (
+            good.slice(..good.len() - 1).to_vec(),
+            SubmissionRefusal::MalformedBatch,
+        ),
+        (empty, SubmissionRefusal::NotOneBatch),
+        (twice, SubmissionRefusal::NotOneBatch),
+        (rows(0..65_537).to_vec(), SubmissionRefusal::TooManyRows),
+        (
+            vec![0; usize::try_from(opened.max_batch_bytes).unwrap() + 1],
+            // With the whole credit granted, what is too large for a batch is too much for the credit.
+            SubmissionRefusal::CreditExceeded,
+        ),
+    ] {
+        let submission = session.submit(producer, &batch.into()).await;
+        let outcome = session.outcome(submission).await;
+        assert_eq!(refusal(&outcome), Some(expected));
+    }
+    assert_eq!(
+        producer_end(&mut session).await,
+        (producer, ProducerEndReason::ProtocolViolated)
+    );
+}
+
+/// The length of the message that begins at the start of a stream.
+fn length_at(stream: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) as usize
+}
+
+// rule: P-6, P-8, E-5
+#[tokio::test]
+async fn endpoints_end_with_what_they_are_endpoints_of() {
+    let node = node().await;
+    let mut session = Session::begun(&node.address(0)).await;
+    let (producer, _) = session.producer(ingestor(1, MIB)).await;
+    let (consumer, _) = session.consumer(emitter(1, MIB)).await;
+    let parked = session.send(read(consumer)).await;
+    node.wait(json!({"parked_reads": 1})).await;
+    node.execute(Some("d"), &["DROP EMITTER e;", "DROP INGESTOR i;"])
+        .await;
+    assert_eq!(
+        producer_end(&mut session).await,
+        (producer, ProducerEndReason::EndpointRemoved)
+    );
+    assert_eq!(received(session.reply_to(parked).await), None);
+    assert_eq!(
+        refused_producer(&mut session, ingestor(1, MIB)).await,
+        ProducerRefusal::IngestorNotFound
+    );
+    assert_eq!(
+        refused_consumer(&mut session, emitter(1, MIB)).await,
+        EmitterOpenRefusal::EmitterNotFound
+    );
+}
+
 // rule: C-6, P-4
 #[tokio::test]
 async fn batches_do_not_count_as_requests_in_flight() {
