@@ -108,6 +108,8 @@ pub struct EmitterState {
     schema: SchemaRef,
     pub max_rows: usize,
     pub max_bytes: usize,
+    /// So much data closes a batch.
+    close_bytes: usize,
     flush: Flush,
     pub inlets: Vec<Inlet>,
     collectors: BTreeMap<Place, Collector>,
@@ -180,6 +182,14 @@ impl EmitterState {
                 .unwrap_or(usize::MAX)
                 .clamp(1, MAX_ROWS),
             max_bytes: usize::try_from(emitter.max_bytes).unwrap_or(usize::MAX),
+            close_bytes: match emitter.flush {
+                Flush::Each {
+                    max_bytes: Some(bytes),
+                    ..
+                } => usize::try_from(bytes.min(emitter.max_bytes)),
+                _ => usize::try_from(emitter.max_bytes),
+            }
+            .unwrap_or(usize::MAX),
             flush: emitter.flush,
             inlets,
             collectors: BTreeMap::new(),
@@ -286,10 +296,10 @@ impl EmitterState {
             .map_or((0, 0), |collector| (collector.rows, collector.bytes));
         let left = batch.rows().saturating_sub(row);
         let row_bytes = (batch.bytes / batch.rows().max(1)).max(1);
-        let fit = (self.max_bytes.saturating_sub(bytes) / row_bytes).max(1);
+        let fit = (self.close_bytes.saturating_sub(bytes) / row_bytes).max(1);
         let taken = left.min(self.max_rows - rows).min(fit);
         let bytes = bytes.saturating_add(taken.saturating_mul(row_bytes));
-        let full = rows + taken >= self.max_rows || bytes >= self.max_bytes;
+        let full = rows + taken >= self.max_rows || bytes >= self.close_bytes;
         let deadline = match self.flush {
             _ if full => i64::MIN,
             Flush::Immediate => i64::MIN,
@@ -344,7 +354,7 @@ impl EmitterState {
 
     fn is_full(&self, place: &Place) -> bool {
         self.collectors.get(place).is_some_and(|collector| {
-            collector.rows >= self.max_rows || collector.bytes >= self.max_bytes
+            collector.rows >= self.max_rows || collector.bytes >= self.close_bytes
         })
     }
 

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::domain::Domain;
 use super::fields::wire_fields;
 use super::flow::{Consumer, Flow, MAX_BATCH_ROWS};
-use super::ledger::Producer;
+use super::ledger::{not_admitted, Producer};
 use super::{Delivery, Now, SubscriptionId, World};
 use crate::lang::ast::{Kind, Window};
 
@@ -426,38 +426,35 @@ impl World {
 
     /// Submits one batch; its outcome is an `Effect::Submission` with this tag, now or later.
     pub fn submit(&mut self, now: Now, producer: ProducerId, tag: Tag, batch: &[u8]) {
-        let Some(domain) = self.endpoints.producers.get(&producer) else {
+        // What ends with time ends before it could take the batch.
+        self.settle_down(now);
+        let place = self.flow_of_producer(producer).and_then(|(domain, flow)| {
+            let ingestor = &flow.ledger.producer(producer)?.ingestor;
+            Some((domain.to_string(), ingestor.clone()))
+        });
+        let forced = place.as_ref().and_then(|(domain, ingestor)| {
+            take_forced(&mut self.endpoints.forced_submissions, domain, ingestor)
+        });
+        let decided = match (place, forced) {
+            (None, _) => Some((
+                not_admitted(SubmissionRefusal::ProducerEnded),
+                "the producer has ended",
+            )),
+            (Some(_), Some(disposition)) => Some((disposition, "decided by the control endpoint")),
+            (Some(_), None) => None,
+        };
+        if let Some((disposition, message)) = decided {
             self.endpoints.push(Effect::Submission {
                 producer,
                 tag,
-                disposition: super::ledger::not_admitted(SubmissionRefusal::ProducerEnded),
-                message: "the producer has ended".to_string(),
-            });
-            return;
-        };
-        // The endpoints that time ends by now must not take the batch.
-        let domain = domain.clone();
-        self.settle_down(now);
-        let Some((_, flow)) = self.flow_of_producer(producer) else {
-            return;
-        };
-        let ingestor = flow
-            .ledger
-            .producer(producer)
-            .map(|producer| producer.ingestor.clone())
-            .unwrap_or_default();
-        match take_forced(&mut self.endpoints.forced_submissions, &domain, &ingestor) {
-            Some(disposition) => self.endpoints.push(Effect::Submission {
-                producer,
-                tag,
+                message: match disposition {
+                    SubmissionDisposition::SubmissionCompleted => String::new(),
+                    _ => message.to_string(),
+                },
                 disposition,
-                message: "decided by the control endpoint".to_string(),
-            }),
-            None => {
-                if let Some((_, flow)) = self.flow_of_producer(producer) {
-                    flow.submit(now, producer, tag, batch);
-                }
-            }
+            });
+        } else if let Some((_, flow)) = self.flow_of_producer(producer) {
+            flow.submit(now, producer, tag, batch);
         }
         self.settle_down(now);
     }

@@ -227,11 +227,8 @@ impl IngestorState {
         moment: Moment,
         outbox: &mut Outbox,
     ) {
-        let Flush::Each {
-            every_nanos,
-            max_bytes,
-        } = self.flush
-        else {
+        let max_bytes = self.flush_bytes();
+        let Flush::Each { every_nanos, .. } = self.flush else {
             let batch = RelayBatch::new(rows, self.program.fields(), key, vec![origin]);
             outbox.push((self.relay.clone(), batch));
             return;
@@ -257,8 +254,18 @@ impl IngestorState {
         buffer.bytes = buffer.bytes.saturating_add(arrays::data_bytes(&rows));
         buffer.batches.push(rows);
         push_origin(&mut buffer.origins, origin);
-        if buffer.bytes >= usize::try_from(max_bytes).unwrap_or(usize::MAX) {
+        if buffer.bytes >= max_bytes {
             self.flush_one(&place, outbox);
+        }
+    }
+
+    fn flush_bytes(&self) -> usize {
+        match self.flush {
+            Flush::Each {
+                max_bytes: Some(bytes),
+                ..
+            } => usize::try_from(bytes).unwrap_or(usize::MAX),
+            Flush::Each { .. } | Flush::Immediate => usize::MAX,
         }
     }
 
@@ -272,10 +279,7 @@ impl IngestorState {
             // Too much text for one batch.
             Err(_) => buffer.batches,
         };
-        let Flush::Each { max_bytes, .. } = self.flush else {
-            return;
-        };
-        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let max_bytes = self.flush_bytes();
         let mut start = 0;
         for batch in batches {
             let bytes = arrays::data_bytes(&batch).max(1);

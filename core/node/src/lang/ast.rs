@@ -150,7 +150,11 @@ pub struct Assignment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
     Immediate,
-    Each { every_nanos: u64, max_bytes: u64 },
+    Each {
+        every_nanos: u64,
+        /// An ingestor always says so; an emitter has its BATCH limits beside.
+        max_bytes: Option<u64>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]

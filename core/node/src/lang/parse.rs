@@ -741,7 +741,7 @@ impl<'a> Parser<'a> {
             None
         };
         let filter = self.optional_where()?;
-        let flush = self.flush()?;
+        let flush = self.flush(true)?;
         let message_error = self.message_error()?;
         let general_error = self.general_error()?;
         Ok(Ingestor {
@@ -774,7 +774,7 @@ impl<'a> Parser<'a> {
         let max_messages = self.count()?;
         self.expect_keywords(&["MAX", "SIZE"])?;
         let max_bytes = self.size()?;
-        let flush = self.flush()?;
+        let flush = self.flush(false)?;
         let message_error = self.message_error()?;
         let general_error = self.general_error()?;
         Ok(Emitter {
@@ -839,17 +839,26 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn flush(&mut self) -> Parsed<Flush> {
+    /// Emitters may leave the size out.
+    fn flush(&mut self, needs_size: bool) -> Parsed<Flush> {
         self.expect_keyword("FLUSH")?;
         if self.take_keyword("IMMEDIATE") {
             return Ok(Flush::Immediate);
         }
         self.expect_keyword("EACH")?;
         let every_nanos = self.positive_duration()?;
-        self.expect_keywords(&["MAX", "BATCH", "SIZE"])?;
+        let max_bytes = if needs_size || self.take_keyword("MAX") {
+            if needs_size {
+                self.expect_keyword("MAX")?;
+            }
+            self.expect_keywords(&["BATCH", "SIZE"])?;
+            Some(self.size()?)
+        } else {
+            None
+        };
         Ok(Flush::Each {
             every_nanos,
-            max_bytes: self.size()?,
+            max_bytes,
         })
     }
 

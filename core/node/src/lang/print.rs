@@ -160,12 +160,13 @@ impl Display for Flush {
             Flush::Each {
                 every_nanos,
                 max_bytes,
-            } => write!(
-                f,
-                "FLUSH EACH {} MAX BATCH SIZE {}",
-                print_duration(*every_nanos),
-                print_size(*max_bytes)
-            ),
+            } => {
+                write!(f, "FLUSH EACH {}", print_duration(*every_nanos))?;
+                match max_bytes {
+                    Some(bytes) => write!(f, " MAX BATCH SIZE {}", print_size(*bytes)),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }

@@ -208,7 +208,7 @@ fn simulation() -> Run {
     let emitter = |name: &str, from: &str, schema: &str, window: &str, batch: &str| {
         format!(
             "CREATE ATTACHED EMITTER {name} FROM {from} TO CLIENT SCHEMA {schema} MODE ACK {window} ACK TIMEOUT 30s \
-             RETRY POLICY BACKOFF 100ms MAX 2s INHERIT ALL BATCH {batch} FLUSH EACH 100ms MAX BATCH SIZE 1MiB \
+             RETRY POLICY BACKOFF 100ms MAX 2s INHERIT ALL BATCH {batch} FLUSH EACH 100ms \
              ON MESSAGE ERROR LOG ON GENERAL ERROR LOG"
         )
     };

@@ -327,6 +327,14 @@ fn a_close_comes_after_every_outcome() {
     run.assert_outcome(tag, "Completed");
     let late = run.submit(producer, "s", &ids(1..2));
     run.assert_outcome(late, "ProducerEnded");
+    // One that is through because time ran out refuses as well.
+    let producer = run.producer("i", "s", 4);
+    let tag = run.submit(producer, "s", &ids(0..1));
+    assert!(run.world.close_producer(run.now, producer));
+    run.now = run.now.after(60 * SECOND as u64);
+    let late = run.submit(producer, "s", &ids(1..2));
+    run.assert_outcome(tag, "AckTimedOut");
+    run.assert_outcome(late, "ProducerEnded");
     // Without anything outstanding a close is through at once.
     run.seen.clear();
     let idle = run.producer("i", "s", 1);
