@@ -112,6 +112,9 @@ enum Sent {
 struct Consumer {
     /// A read is parked on the attachment.
     reading: bool,
+    /// A read that was not admitted is sent again, but not before this time.
+    due: u64,
+    backoff: Backoff,
     ready: Option<Delivery>,
     waiting: VecDeque<CallId>,
     /// An attachment ended and no call was told.
@@ -205,6 +208,12 @@ impl Endpoints {
                 (endpoint.place, open, endpoint.wants_attachment())
             {
                 due.push(at);
+            }
+            if let (Side::Consumer(consumer), Place::Attached(_)) = (&endpoint.side, endpoint.place)
+            {
+                if !consumer.waiting.is_empty() && !consumer.reading && consumer.due > 0 {
+                    due.push(consumer.due);
+                }
             }
             if let (Side::Producer(producer), Place::Attached(_)) = (&endpoint.side, endpoint.place)
             {
@@ -1013,6 +1022,7 @@ impl Engine {
         match body {
             ReplyBody::ReadEmitterBatchOutcome(outcome) => match outcome.disposition {
                 ReadEmitterDisposition::EmitterBatchReceived(batch) if attached => {
+                    consumer.backoff.reset();
                     let delivery = Delivery {
                         consumer: id,
                         conn: wire.conn,
@@ -1037,7 +1047,10 @@ impl Engine {
                 }
                 ReadEmitterDisposition::EmitterConsumerEnded => {}
             },
-            ReplyBody::RequestRejected(rejected) if is_busy(&rejected) => {}
+            ReplyBody::RequestRejected(rejected) if is_busy(&rejected) => {
+                let wait = consumer.backoff.next(RETRY, &mut self.jitter);
+                consumer.due = now.mono.saturating_add(wait);
+            }
             ReplyBody::RequestRejected(rejected) => {
                 let error = Error::new(ErrorKind::Rejected, describe_rejection(&rejected));
                 for call in std::mem::take(&mut consumer.waiting) {
@@ -1571,16 +1584,16 @@ impl Engine {
             return;
         };
         let wire = *wire;
-        if consumer.ready.is_some() {
-            if let (Some(call), Some(delivery)) =
-                (consumer.waiting.pop_front(), consumer.ready.take())
-            {
-                self.finish(call, Ok(Done::Delivery(delivery)));
-                return self.read(now, id);
-            }
+        if consumer.waiting.is_empty() || consumer.reading {
             return;
         }
-        if consumer.waiting.is_empty() || consumer.reading {
+        if let Some(delivery) = consumer.ready.take() {
+            if let Some(call) = consumer.waiting.pop_front() {
+                self.finish(call, Ok(Done::Delivery(delivery)));
+            }
+            return self.read(now, id);
+        }
+        if consumer.due > now.mono {
             return;
         }
         let request =
@@ -1695,9 +1708,14 @@ impl Engine {
         for call in calls {
             self.finish(call, Err(error.clone()));
         }
-        for (call, _) in std::mem::take(&mut self.endpoints.settles) {
-            let message = format!("nothing was settled: {}", error.message);
-            self.finish(call, Err(Error::new(ErrorKind::Rejected, message)));
+        for (call, settling) in std::mem::take(&mut self.endpoints.settles) {
+            let (kind, what) = if settling.flight {
+                (ErrorKind::Uncertain, "the delivery may be settled")
+            } else {
+                (ErrorKind::Rejected, "nothing was settled")
+            };
+            let message = format!("{what}: {}", error.message);
+            self.finish(call, Err(Error::new(kind, message)));
         }
     }
 }
