@@ -147,7 +147,9 @@ assert kinds([clock.next(), clock.next()]) == ["ClockChanged", "ClockTick"]
 
 
 @pytest.mark.rule("B-11")
-@pytest.mark.parametrize("command", ["clock-state 1 1", "clock-state 2 4", "clock-interrupted", "clock-ended", "DETACH DOMAIN CLOCK;"])
+@pytest.mark.parametrize(
+    "command", ["clock-state 1 1", "clock-state 2 4", "clock-interrupted", "clock-ended", "DETACH DOMAIN CLOCK;"]
+)
 def test_a_change_of_the_clock_ends_a_sleep(with_fake: Run, command: str) -> None:
     with_fake(
         CLOCK
@@ -312,7 +314,8 @@ def waits(call):
         call()
     except ClosedError as failure:
         ended.append(failure)
-threads = [threading.Thread(target=waits, args=(call,)) for call in (clock.next, session.next_clock_event, lambda: now.sleep_until(seconds(100)))]
+calls = [clock.next, session.next_clock_event, lambda: now.sleep_until(seconds(100))]
+threads = [threading.Thread(target=waits, args=(call,)) for call in calls]
 for thread in threads:
     thread.start()
 until(lambda: fake.fake_waiting() == 1)
@@ -321,7 +324,7 @@ for thread in threads:
     thread.join()
 assert len(ended) == 3
 assert now.logical_time_at(3) == 3, "what was read stays valid"
-del clock, now, session, threads, thread
+del clock, now, session, threads, thread, calls
 ended.clear()
 nothing_is_left()
 """

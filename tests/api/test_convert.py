@@ -59,7 +59,9 @@ def fields_and_rows(draw: st.DrawFn) -> tuple[Fields, list[dict[str, Any]]]:
 
 def batch_of(fields: Fields, rows: list[dict[str, Any]]) -> pa.RecordBatch:
     schema = arrow_schema(fields)
-    return pa.RecordBatch.from_arrays([pa.array([row[name] for row in rows], schema.field(name).type) for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[name] for row in rows], schema.field(name).type) for name in schema.names], schema=schema
+    )
 
 
 def loosened(kind: pa.DataType) -> pa.DataType:
@@ -265,7 +267,7 @@ def test_names_and_order_are_the_schema_s() -> None:
     one = pa.array([1], pa.uint8())
     for names, words in ((["b", "a"], "order"), (["a"], "nothing"), (["a", "c"], "a column c"), (["a", "b", "c"], "no field")):
         with pytest.raises(InvalidArgumentError, match=words):
-            conform(pa.table({name: one for name in names}), fields, True)
+            conform(pa.table(dict.fromkeys(names, one)), fields, True)
 
 
 def test_misaligned_buffers_are_copied() -> None:
@@ -278,7 +280,9 @@ def test_misaligned_buffers_are_copied() -> None:
 
 
 def test_a_frame_of_pandas_is_taken() -> None:
-    frame = pd.DataFrame({"id": [1, 2], "name": ["x", None], "at": pd.to_datetime([0, 1], unit="ns", utc=True).astype("datetime64[ns, UTC]")})
+    frame = pd.DataFrame(
+        {"id": [1, 2], "name": ["x", None], "at": pd.to_datetime([0, 1], unit="ns", utc=True).astype("datetime64[ns, UTC]")}
+    )
     made = conform(frame, Fields.parse("id I64, name STRING OPTIONAL, at DATETIME"), False)
     assert made.to_pydict()["name"] == ["x", None]
     assert made["at"].view("int64").to_pylist() == [0, 1]

@@ -59,7 +59,8 @@ def test_a_refused_open_says_why_and_leaves_nothing(with_fake: Run) -> None:
 for call in (session.open_producer, session.open_consumer):
     failure = raises(OpenRefused, lambda: call("refused", FIELDS))
     assert isinstance(failure, RejectedError) and failure.refusal is OpenRefusal.DOMAIN_STOPPED
-    for credit in ({"credit_batches": 0}, {"credit_bytes": 0}, {"credit_batches": -1}, {"credit_batches": 2**32}, {"credit_bytes": 1.5}):
+    wrong = [{"credit_batches": number} for number in (0, -1, 2**32)] + [{"credit_bytes": number} for number in (0, 2**64, 1.5)]
+    for credit in wrong:
         raises(InvalidArgumentError, lambda: call("x", FIELDS, **credit))
     raises(DeadlineError, lambda: call("x", FIELDS, timeout=0))
     raises(InvalidArgumentError, lambda: call("x", "id U99"), "no type")
@@ -173,13 +174,14 @@ def test_what_is_no_batch_is_refused_before_anything_is_sent(with_fake: Run) -> 
         PRODUCER
         + """
 for data, kind, words in (
-    (b"stream", TypeError, "submit_ipc"), ("text", TypeError, "not str"), (7, TypeError, "not int"), ({"id": 1}, TypeError, "not dict"),
+    (b"stream", TypeError, "submit_ipc"), ("text", TypeError, "not str"),
+    (7, TypeError, "not int"), ({"id": 1}, TypeError, "not dict"),
     ([7], TypeError, "row 0"), ([{"id": 1, "secret": b""}, {"id": 2}], InvalidArgumentError, "column secret (BYTES), row 1"),
     ([{"id": 1, "secret": b"", "nmae": "x"}], InvalidArgumentError, "row 0 has a value for 'nmae'"),
     ([{"id": 2**32, "secret": b""}], InvalidArgumentError, "column id (U32), row 0"),
 ):
     raises(kind, lambda: producer.submit(data), words)
-assert producer.pending() == [] and live()["batch"] == 0 if "batch" in live() else True
+assert producer.pending() == [] and "batch" not in live() and "builder" not in live()
 raises(InvalidArgumentError, lambda: Batch.from_rows(Schema(producer.schema.fields), ROWS), "description only")
 """
     )
@@ -229,7 +231,8 @@ def test_a_delivery_has_its_rows_and_keeps_them(with_fake: Run) -> None:
         + """
 session.execute("deliver 2")
 delivery = consumer.next()
-assert (delivery.identity, delivery.reference) == (bytes(15) + b"\\x01",) * 2 and bool(delivery) and len(delivery) == delivery.members == 2
+assert delivery.identity == delivery.reference == bytes(15) + b"\\x01"
+assert bool(delivery) and len(delivery) == delivery.members == 2
 assert (delivery.source_relay, delivery.branch_fingerprint, delivery.execution_now) == ("relay", bytes(32), -1)
 stream, batch = delivery.ipc, delivery.batch()
 assert stream.readonly and bytes(stream) == b"the stream" and delivery.batch() is batch and len(batch) == batch.row_count == 2
@@ -256,7 +259,9 @@ nothing_is_left()
 
 
 @pytest.mark.rule("B-2", "B-15")
-@pytest.mark.parametrize("order", ["session consumer delivery batch", "batch delivery consumer session", "consumer session batch delivery"])
+@pytest.mark.parametrize(
+    "order", ["session consumer delivery batch", "batch delivery consumer session", "consumer session batch delivery"]
+)
 def test_everything_is_released_once_in_any_order(with_fake: Run, order: str) -> None:
     with_fake(
         CONSUMER
@@ -328,7 +333,7 @@ assert fake.fake_executed() == before + 1, "only the command"
 def in_a_block(delivery):
     with delivery:
         delivery.rows()
-for then in (lambda delivery: delivery.release(), in_a_block, lambda delivery: delivery.ack(), lambda delivery: delivery.retry(), lambda delivery: delivery.reject("no")):
+for then in (Delivery.release, in_a_block, Delivery.ack, Delivery.retry, lambda delivery: delivery.reject("no")):
     assert told(lambda: take(then)) == []
 session.execute("deliver 1")
 held = consumer.next()

@@ -91,7 +91,9 @@ def test_other_spellings_of_an_arrow_type_are_the_same_field() -> None:
         ],
         metadata={"x": "y"},
     )
-    expected = "a VEC<STRING> OPTIONAL, b VEC<STRING>, c BYTES OPTIONAL, d DATETIME OPTIONAL, e DATETIME OPTIONAL, f DATETIME OPTIONAL"
+    expected = (
+        "a VEC<STRING> OPTIONAL, b VEC<STRING>, c BYTES OPTIONAL, d DATETIME OPTIONAL, e DATETIME OPTIONAL, f DATETIME OPTIONAL"
+    )
     assert Fields.from_arrow(loose) == Fields.parse(expected)
 
 
