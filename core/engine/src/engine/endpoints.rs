@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nervix_wire::types::{
-    ClientRequest, CloseEmitterOutcome, CloseEmitterRequest, CloseIngestorOutcome,
-    CloseIngestorRequest, EmitterBatchDecision, OpenEmitterDisposition, OpenEmitterRequest,
-    OpenIngestorDisposition, OpenIngestorRequest, OutcomeUncertainty, ProducerAdmission,
-    ProducerEndReason, ReadEmitterBatchRequest, ReadEmitterDisposition, ReplyBody, RequestRejected,
-    SettleEmitterBatchRequest, SubmissionDisposition, SubmissionRefusal, SubmitBatchRequest,
+    CancellationStage, ClientRequest, CloseEmitterOutcome, CloseEmitterRequest,
+    CloseIngestorOutcome, CloseIngestorRequest, EmitterBatchDecision, OpenEmitterDisposition,
+    OpenEmitterRequest, OpenIngestorDisposition, OpenIngestorRequest, OutcomeUncertainty,
+    ProducerAdmission, ProducerEndReason, ReadEmitterBatchRequest, ReadEmitterDisposition,
+    ReplyBody, RequestRejected, SettleEmitterBatchRequest, SubmissionDisposition,
+    SubmissionRefusal, SubmitBatchRequest,
 };
 use nervix_wire::Violation;
 
@@ -567,7 +568,7 @@ impl Engine {
     ) -> bool {
         if let Some(open) = self.endpoints.opens.remove(&call) {
             if let Some(conn) = open.flight {
-                self.cancel_request(now, conn, Asked::Open(call));
+                self.cancel_request(now, conn, Asked::Open(call, open.role));
             }
             self.finish(
                 call,
@@ -726,7 +727,7 @@ impl Engine {
         body: ReplyBody,
     ) -> Result<(), Violation> {
         match (asked, body) {
-            (Asked::Open(call), body) => self.open_reply(now, wire, call, body)?,
+            (Asked::Open(call, role), body) => self.open_reply(now, wire, call, role, body)?,
             (Asked::Restore(id), body) => self.restore_reply(now, wire, id, body)?,
             (Asked::Submit(id, submission), body) => {
                 self.submit_reply(now, id, submission, body)?
@@ -779,7 +780,7 @@ impl Engine {
                 }
             },
             (_, ReplyBody::RequestRejected(rejected)) => Opened::Rejected(rejected),
-            (_, ReplyBody::RequestCancelled(_)) => Opened::Cancelled,
+            (_, ReplyBody::RequestCancelled(cancelled)) => Opened::Cancelled(cancelled.stage),
             _ => {
                 return Err(Violation::new(
                     "C-4",
@@ -794,19 +795,19 @@ impl Engine {
         now: Now,
         wire: Wire,
         call: CallId,
+        role: Role,
         body: ReplyBody,
     ) -> Result<(), Violation> {
-        let role = match (&body, self.endpoints.opens.get(&call)) {
-            (_, Some(open)) => open.role,
-            (ReplyBody::OpenEmitterOutcome(_), None) => Role::Consumer,
-            (_, None) => Role::Producer,
-        };
         let opened = Self::opened_or_refused(role, body)?;
-        let Some(mut open) = self.endpoints.opens.remove(&call) else {
-            // Its caller stopped waiting, so what it opened is released.
-            if let Opened::Yes(..) = opened {
-                self.release_wire(now, wire, role);
-            }
+        // What it opened for nobody is released: its caller stopped waiting, or will not know of it (C-9).
+        let waiting = self.endpoints.opens.remove(&call);
+        if matches!(
+            (&opened, &waiting),
+            (Opened::Yes(..), None) | (Opened::Cancelled(CancellationStage::AfterAdmission), _)
+        ) {
+            self.release_wire(now, wire, role);
+        }
+        let Some(mut open) = waiting else {
             return Ok(());
         };
         match opened {
@@ -846,7 +847,7 @@ impl Engine {
                     )),
                 );
             }
-            Opened::Cancelled => {
+            Opened::Cancelled(_) => {
                 self.finish(
                     call,
                     Err(Error::new(
@@ -902,7 +903,7 @@ impl Engine {
                 let (reason, refusal) = refusal.ends_with();
                 self.over(id, reason, refusal);
             }
-            Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled => {
+            Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled(_) => {
                 let wait = endpoint.backoff.next(BACKGROUND, &mut self.jitter);
                 endpoint.place = Place::Interrupted {
                     due: now.mono.saturating_add(wait),
@@ -1157,7 +1158,7 @@ impl Engine {
         text: &str,
     ) {
         let told = match asked {
-            Asked::Open(call) => {
+            Asked::Open(call, _) => {
                 let error = Error::new(kind, format!("nothing was opened: {text}"));
                 self.endpoints.opens.remove(&call).map(|_| (call, error))
             }
@@ -1361,7 +1362,7 @@ impl Engine {
         for call in late {
             if let Some(open) = self.endpoints.opens.remove(&call) {
                 if let Some(conn) = open.flight {
-                    self.cancel_request(now, conn, Asked::Open(call));
+                    self.cancel_request(now, conn, Asked::Open(call, open.role));
                 }
                 let message = "nothing was opened: no answer came within the retry timeout";
                 self.finish(call, Err(Error::new(ErrorKind::Transport, message)));
@@ -1456,8 +1457,9 @@ impl Engine {
             let Some(open) = self.endpoints.opens.get(&call) else {
                 continue;
             };
-            let request = open_request(open.role, &open.request);
-            match self.send(now, conn, Asked::Open(call), request) {
+            let role = open.role;
+            let request = open_request(role, &open.request);
+            match self.send(now, conn, Asked::Open(call, role), request) {
                 Ok(()) => {
                     if let Some(open) = self.endpoints.opens.get_mut(&call) {
                         open.flight = Some(conn);
@@ -1728,7 +1730,7 @@ enum Opened {
     Yes(Contract, ProducerAdmission),
     No(OpenRefusal, String),
     Rejected(RequestRejected),
-    Cancelled,
+    Cancelled(CancellationStage),
 }
 
 fn open_request(role: Role, asked: &OpenRequest) -> ClientRequest {
