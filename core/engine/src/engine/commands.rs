@@ -418,8 +418,14 @@ impl Engine {
             return Step::Wait;
         }
         let Some(sub) = self.subs.named(name) else {
-            let message = format!("this session has no subscription {name}");
-            self.settle(execution, local(Disposition::Failed, message));
+            let outcome = if self.subs.forget_ended(name) {
+                let message = format!("subscription {name} is deleted; the server had ended it");
+                local(Disposition::Completed, message)
+            } else {
+                let message = format!("this session has no subscription {name}");
+                local(Disposition::Failed, message)
+            };
+            self.settle(execution, outcome);
             return Step::Settled;
         };
         match self.subs.get(sub).map(|sub| sub.place) {
