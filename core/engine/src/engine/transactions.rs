@@ -271,13 +271,15 @@ impl Engine {
         if let Some(status) = &outcome.transaction {
             match &mut self.transaction {
                 Some(held) if *held.id == *status.transaction_id => {
+                    let lost = matches!(held.binding, Binding::Lost(_));
+                    let ends = matches!(act, Act::Commit | Act::Revert)
+                        && of_this.as_ref() == Some(&held.id);
                     if is_open(&status.state) {
                         held.adopt(status);
-                    } else if matches!(held.binding, Binding::Lost(_)) {
-                        // Its loss was reported and stays until the host leaves it.
-                    } else {
+                    } else if ends || !lost {
                         self.transaction = None;
                     }
+                    // Otherwise its loss was reported, and stays until the host leaves it.
                 }
                 _ if act == Act::Begin && completed && is_open(&status.state) => {
                     self.transaction = Some(Held {

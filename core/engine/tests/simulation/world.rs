@@ -262,10 +262,7 @@ impl World {
                 self.engine.wake(self.time());
                 self.pump();
                 let due = self.engine.wakeup().is_some_and(|at| at <= self.now);
-                assert!(
-                    !due || std::env::var("NERVIX_X2").is_ok(),
-                    "woken in vain: a wake-up that stays due"
-                );
+                assert!(!due, "woken in vain: a wake-up that stays due");
             }
         }
     }
@@ -312,14 +309,7 @@ impl World {
         } else {
             self.rng.within(0, 2 * MS)
         };
-        let wake = wake.max(
-            self.now
-                + if std::env::var("NERVIX_X2").is_ok() {
-                    MS
-                } else {
-                    1
-                },
-        ) + late;
+        let wake = wake.max(self.now + 1) + late;
         if self.wake_at.is_none_or(|at| wake < at) {
             self.wake_at = Some(wake);
             self.at(wake, Happening::Wake);
