@@ -145,11 +145,8 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Fails in a child of the process that opened it, where it is left alone, and in a session that failed, which holds
-        // nothing. The hold on the session is dropped next.
-        let _ = self
-            .session
-            .enter(|engine, now| engine.free_endpoint(now, self.id));
+        // The hold on the session is dropped next.
+        self.session.free_endpoint(self.id);
     }
 }
 

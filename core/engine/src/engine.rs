@@ -15,7 +15,7 @@ use nervix_wire::types::{
     ServerMessage, SessionEndReason, SubscribeDisposition, SubscribeRequest, SubscriptionType,
     SuggestRequest, UnsubscribeDisposition, UnsubscribeRequest,
 };
-use nervix_wire::{Frame, Violation};
+use nervix_wire::Violation;
 
 use crate::api::{
     Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
@@ -352,7 +352,15 @@ impl Engine {
     /// Takes what happened on a connection. What concerns an unknown or finished connection is ignored.
     pub fn input(&mut self, now: Now, input: Input) {
         match input {
-            Input::Frame { conn, frame } => self.frame(now, conn, &frame),
+            Input::Frame { conn, frame } => {
+                let message = nervix_wire::decode_server(&frame);
+                self.arrived(now, conn, message, frame.as_slice().len());
+            }
+            Input::Message {
+                conn,
+                message,
+                length,
+            } => self.arrived(now, conn, *message, length),
             Input::Closed { conn, cause } => {
                 if self
                     .attempt

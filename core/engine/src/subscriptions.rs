@@ -91,8 +91,8 @@ pub(crate) struct Subscriptions {
     handles: HashMap<(String, u64), SubId>,
     queue: VecDeque<Queued>,
     total_bytes: usize,
-    /// The names that the server ended last and nobody deleted or used again (S-4).
-    ended_names: VecDeque<Arc<str>>,
+    /// The names that the server ended last and nobody deleted or used again (S-4), and whose they were.
+    ended_names: VecDeque<(Arc<str>, SubId)>,
 }
 
 impl Subscriptions {
@@ -340,17 +340,27 @@ impl Subscriptions {
                 if self.ended_names.len() >= ENDED_NAMES {
                     self.ended_names.pop_front();
                 }
-                self.ended_names.push_back(Arc::clone(&sub.name));
+                self.ended_names.push_back((Arc::clone(&sub.name), id));
             }
         }
         self.move_to(id, Place::Gone);
     }
 
-    /// Forgets that the server ended a subscription of this name; true when it did.
-    pub(crate) fn forget_ended(&mut self, name: &str) -> bool {
-        let before = self.ended_names.len();
-        self.ended_names.retain(|ended| **ended != *name);
-        self.ended_names.len() != before
+    /// Forgets that the server ended a subscription of this name, with what its host has not read; true when it did.
+    pub(crate) fn delete_ended(&mut self, name: &str) -> bool {
+        let ended = self.forget_ended(name);
+        if let Some(id) = ended {
+            self.delete(id);
+        }
+        ended.is_some()
+    }
+
+    fn forget_ended(&mut self, name: &str) -> Option<SubId> {
+        let at = self
+            .ended_names
+            .iter()
+            .position(|(ended, _)| **ended == *name)?;
+        self.ended_names.remove(at).map(|(_, id)| id)
     }
 
     pub(crate) fn take(&mut self) -> Option<Event> {
@@ -479,6 +489,7 @@ fn kept(place: Place) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use nervix_wire::types::SubscriptionEndReason;
@@ -505,7 +516,35 @@ mod tests {
         }
         assert!(subs.subs.is_empty() && subs.handles.is_empty());
         assert_eq!(subs.ended_names.len(), ENDED_NAMES);
-        assert!(subs.forget_ended("s10000") && !subs.forget_ended("s10000"));
-        assert!(!subs.forget_ended("s1"));
+        assert!(subs.delete_ended("s10000") && !subs.delete_ended("s10000"));
+        assert!(!subs.delete_ended("s1"));
+    }
+
+    // rule: S-4, S-6
+    #[test]
+    fn deleting_an_ended_subscription_takes_what_was_not_read() {
+        let mut subs = Subscriptions::default();
+        let statement: Arc<str> = Arc::from("CREATE SUBSCRIPTION s TO r;");
+        for name in ["kept", "deleted"] {
+            let handle = SubscriptionHandle {
+                name: name.to_owned(),
+                generation: 1,
+            };
+            let schema = RowSchema {
+                fields: Vec::new(),
+                branch: None,
+            };
+            subs.open(&handle, "d", &statement, schema);
+            let id = subs.by_handle(&handle).unwrap();
+            subs.push(id, EventKind::DeliveryLost { rows: 1 }, 0);
+            let reason = SubscriptionEndReason::RelayRemoved;
+            let message = String::new();
+            subs.ended(id, EventKind::Ended { reason, message });
+        }
+        assert!(subs.delete_ended("deleted"));
+        for _ in 0..2 {
+            assert_eq!(&*subs.take().unwrap().name, "kept");
+        }
+        assert!(subs.take().is_none() && subs.subs.is_empty());
     }
 }

@@ -418,7 +418,7 @@ impl Engine {
             return Step::Wait;
         }
         let Some(sub) = self.subs.named(name) else {
-            let outcome = if self.subs.forget_ended(name) {
+            let outcome = if self.subs.delete_ended(name) {
                 let message = format!("subscription {name} is deleted; the server had ended it");
                 local(Disposition::Completed, message)
             } else {
