@@ -149,6 +149,10 @@ impl Builder {
                 "{what} is {found}, and level {level} of the column {:?} needs {wanted}",
                 field.name
             )),
+            Some(None) => argument(format!(
+                "the column {:?} has more cells than fit into memory",
+                field.name
+            )),
             _ => Ok(()),
         }
     }

@@ -91,6 +91,8 @@ fn outcome() -> Outcome {
                 step(RestoreStepOutcome::Failed),
             ],
         }),
+        transaction: None,
+        admission: None,
     }
 }
 
@@ -107,6 +109,8 @@ fn bare() -> Outcome {
         subscription: None,
         backup: None,
         restore: None,
+        transaction: None,
+        admission: None,
     }
 }
 
