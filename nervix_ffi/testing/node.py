@@ -10,7 +10,6 @@ import json
 import math
 import os
 import select
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -87,26 +86,31 @@ class LoopbackNode:
         options: Sequence[str] = (),
         timeout: float = 10.0,
     ) -> None:
-        self._folder = tempfile.mkdtemp(prefix="nervix-loopback-")
-        self._finish = weakref.finalize(self, _stop, None, self._folder, os.getpid())
         command = [str(binary()), "--listen", "127.0.0.1:0", "--nodes", str(nodes), "--exit-with-parent"]
         if password is not None:
             command += ["--user", user, "--password", password]
-        if load is not None:
-            command += ["--load", str(self._file(load))]
-        log = Path(self._folder) / "stderr"
-        with log.open("wb") as errors:
+        # Files without names: nothing is left behind, however this process ends.
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as text:
+            inherited: tuple[int, ...] = ()
+            if isinstance(load, str) and ("\n" in load or ";" in load):
+                text.write(load.encode("utf-8"))
+                text.seek(0)
+                inherited = (text.fileno(),)
+                command += ["--load", f"/dev/fd/{text.fileno()}"]
+            elif load is not None:
+                command += ["--load", os.fspath(load)]
             process = subprocess.Popen(
-                [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, close_fds=True
+                [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, pass_fds=inherited
             )
-        self._finish.detach()
-        self._finish = weakref.finalize(self, _stop, process, self._folder, os.getpid())
-        try:
-            started = json.loads(_first_line(process, timeout))
-        except (LoopbackError, ValueError) as failure:
-            said = log.read_text(encoding="utf-8", errors="replace").strip()
-            self.stop()
-            raise LoopbackError(f"the loopback node did not start: {said or failure}") from failure
+            self._finish = weakref.finalize(self, _stop, process, os.getpid())
+            try:
+                started = json.loads(_first_line(process, timeout))
+            except (LoopbackError, ValueError) as failure:
+                self.stop()
+                errors.seek(0)
+                said = errors.read().decode("utf-8", "replace").strip()
+                said = said.replace(f"/dev/fd/{text.fileno()}:", "load:")
+                raise LoopbackError(f"the loopback node did not start: {said or failure}") from failure
         self._process = process
         #: The session URI of each node by its name.
         self.nodes: dict[str, str] = {node["name"]: node["uri"] for node in started["nodes"]}
@@ -121,13 +125,6 @@ class LoopbackNode:
 
     def __repr__(self) -> str:
         return f"<LoopbackNode {self.uri}>"
-
-    def _file(self, load: str | os.PathLike[str]) -> Path:
-        if isinstance(load, str) and ("\n" in load or ";" in load):
-            path = Path(self._folder) / "load.nspl"
-            path.write_text(load, encoding="utf-8")
-            return path
-        return Path(load)
 
     @property
     def pid(self) -> int:
@@ -231,22 +228,20 @@ def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
     return line
 
 
-def _stop(process: subprocess.Popen[bytes] | None, folder: str, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
     """Ends the node's process, unless this one is a child that inherited the object."""
     if os.getpid() != owner:
         return
-    if process is not None:
-        process.terminate()
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    process.terminate()
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _json(value: Value) -> object:
