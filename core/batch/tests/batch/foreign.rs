@@ -325,7 +325,11 @@ fn elements_are_null_only_where_no_list_is() {
 fn columns_of_other_lengths_or_numbers_are_no_batch() {
     let array = Int32Array::from(vec![1, 2]).to_data();
     let wanted = schema(vec![field("a", scalar(ScalarType::I32))]);
-    is_argument(Batch::copy_from(Arc::clone(&wanted), 3, &[array.clone()]));
+    is_argument(Batch::copy_from(
+        Arc::clone(&wanted),
+        3,
+        std::slice::from_ref(&array),
+    ));
     is_argument(Batch::copy_from(Arc::clone(&wanted), 2, &[]));
     is_argument(Batch::copy_from(wanted, 2, &[array.clone(), array]));
 }
