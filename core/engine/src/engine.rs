@@ -10,10 +10,10 @@ use std::sync::Arc;
 use nervix_wire::types::{
     AttachDomainClockRequest, CancelRequest, CancellationStage, ClientRequest, CommandDisposition,
     CommandOutcome, CommandRequest, DetachDomainClockRequest, DomainClockAttachDisposition,
-    DomainClockAttachmentEndReason, DomainClockDetachDisposition, LeaderEndpoints, Leadership,
-    Reply, ReplyBody, RequestCancelled, RequestRejected, RequestRejection, ServerBody,
-    ServerMessage, SessionEndReason, SubscribeDisposition, SubscribeRequest, SubscriptionType,
-    SuggestRequest, UnsubscribeDisposition, UnsubscribeRequest,
+    DomainClockDetachDisposition, LeaderEndpoints, Leadership, Reply, ReplyBody, RequestCancelled,
+    RequestRejected, RequestRejection, ServerBody, ServerMessage, SessionEndReason,
+    SubscribeDisposition, SubscribeRequest, SubscriptionType, SuggestRequest,
+    UnsubscribeDisposition, UnsubscribeRequest,
 };
 use nervix_wire::Violation;
 

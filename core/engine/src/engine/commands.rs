@@ -252,10 +252,36 @@ impl Engine {
             held.domain.clone(),
             Arc::clone(&held.query),
         );
-        let route = match &held.route {
-            Some(route) => route.clone(),
+        // Fixed when it was first written, and the same ever after (E-2); what no command carries is decided by what is held now.
+        let written = match &held.route {
+            Some(route @ Route::Command(_)) if held.written => Some((
+                route.clone(),
+                held.transaction.clone(),
+                held.position,
+                held.preview.clone(),
+            )),
+            _ => None,
+        };
+        let wanted_preview = held.preview.clone();
+        if self.awaits_transaction_command(execution) {
+            return false;
+        }
+        let (route, transaction, position, preview) = match written {
+            Some(written) => {
+                if let Some(other) = self.holds_other_than(written.1.as_deref()) {
+                    if !matches!(written.0, Route::Command(Act::Read)) {
+                        let why = format!(
+                            "it does not belong to transaction {other}, which the session holds: COMMIT or REVERT that first"
+                        );
+                        let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
+                        self.fail_runs_of(execution, &error);
+                        return true;
+                    }
+                }
+                written
+            }
             None => {
-                // What it belongs to is decided once: while the transaction is on its way back, that is not known.
+                // While the transaction is on its way back, what a command belongs to is not known.
                 if self.waits_for_attach(None) {
                     return false;
                 }
@@ -274,32 +300,25 @@ impl Engine {
                         }
                     }
                 }
-                let position = match &route {
+                let held = match &route {
                     Route::Command(Act::Commit | Act::Revert | Act::Change) => {
                         self.transaction_position()
                     }
                     _ => None,
                 };
-                if let Some(held) = self.executions.get_mut(&execution) {
-                    held.route = Some(route.clone());
-                    if let Some((transaction, position, preview)) = position {
-                        held.transaction = Some(transaction);
-                        held.position = Some(position);
-                        if route == Route::Command(Act::Commit) && held.preview.is_none() {
-                            held.preview = preview;
-                        }
+                match held {
+                    Some((transaction, position, preview)) => {
+                        let preview = wanted_preview
+                            .or(preview.filter(|_| route == Route::Command(Act::Commit)));
+                        (route, Some(transaction), Some(position), preview)
                     }
+                    None => (route, None, None, wanted_preview),
                 }
-                route
             }
         };
-        let Some(held) = self.executions.get(&execution) else {
-            return false;
-        };
-        if held.transaction.is_some() && self.waits_for_attach(held.transaction.as_deref()) {
+        if transaction.is_some() && self.waits_for_attach(transaction.as_deref()) {
             return false;
         }
-        let (position, preview) = (held.position, held.preview.clone());
         let (asked, request) = match route.clone() {
             Route::Refused {
                 message,
@@ -374,7 +393,7 @@ impl Engine {
                     domain,
                     execution_reference: reference.to_string(),
                     expected_transaction_position: position,
-                    expected_preview: preview,
+                    expected_preview: preview.clone(),
                 }),
             ),
         };
@@ -392,6 +411,10 @@ impl Engine {
                     self.clock_detaching(execution, true);
                 }
                 if let Some(held) = self.executions.get_mut(&execution) {
+                    held.route = Some(route);
+                    held.transaction = transaction;
+                    held.position = position;
+                    held.preview = preview;
                     held.flight = Some(conn);
                     held.written = true;
                 }

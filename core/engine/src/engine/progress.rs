@@ -122,7 +122,7 @@ impl Engine {
                 }
                 Asked::Reattach(domain) => {
                     self.clocks
-                        .reattach_refused(&domain, now.mono, &mut self.jitter)
+                        .reattach_refused(&domain, conn, now.mono, &mut self.jitter)
                 }
                 _ => {}
             }

@@ -15,7 +15,7 @@ use super::{describe_rejection, Engine};
 use crate::api::{ConnId, ExecutionId, Now};
 use crate::exchange::Asked;
 use crate::reach::{Backoff, RETRY};
-use crate::statement::Act;
+use crate::statement::{Act, Route};
 
 /// A transaction that this session began.
 #[derive(Debug)]
@@ -67,8 +67,33 @@ impl Engine {
 
     /// Whether what the manual forbids beside a transaction must wait on this exchange (L-3, P-1, EC-1).
     pub(super) fn forbids_restoring(&self, conn: ConnId) -> bool {
-        self.transaction.as_ref().is_some_and(|held| {
+        let held = self.transaction.as_ref().is_some_and(|held| {
             matches!(held.binding, Binding::Bound(on) | Binding::Attaching(on) if on == conn)
+        });
+        // One that is being begun counts, too: what is sent behind its BEGIN would find it held.
+        held || self
+            .executions
+            .values()
+            .any(|one| one.flight == Some(conn) && one.route == Some(Route::Command(Act::Begin)))
+    }
+
+    /// The transaction that is held when it is not this one: what belongs elsewhere must not be sent into it.
+    pub(super) fn holds_other_than(&self, transaction: Option<&str>) -> Option<Arc<str>> {
+        self.transaction
+            .as_ref()
+            .filter(|held| !matches!(held.binding, Binding::Lost(_)))
+            .filter(|held| transaction != Some(&*held.id))
+            .map(|held| Arc::clone(&held.id))
+    }
+
+    /// Whether the answer to another command of a transaction is due on this session, one that nobody waits for any more:
+    /// what is held, and at which position, is known with it.
+    pub(super) fn awaits_transaction_command(&self, execution: ExecutionId) -> bool {
+        self.executions.iter().any(|(id, one)| {
+            *id != execution
+                && one.flight.is_some()
+                && one.flight == self.current
+                && (one.transaction.is_some() || one.route == Some(Route::Command(Act::Begin)))
         })
     }
 
@@ -301,6 +326,14 @@ impl Engine {
             }
         }
         if let Some(held) = &mut self.transaction {
+            // A recovered append on a session that is not bound reports no status, but how far it went all the same.
+            if let Some(admission) = &outcome.transaction_admission {
+                let of_it = *admission.preview.transaction_id == *held.id;
+                if of_it && admission.preview.position > held.accepted {
+                    held.accepted = admission.preview.position;
+                    held.preview = None;
+                }
+            }
             let preview = match (&outcome.transaction_admission, &outcome.inspection) {
                 (Some(admission), _) => Some(admission.preview.clone()),
                 (None, Some(inspected)) => Some(TransactionPreviewIdentity {

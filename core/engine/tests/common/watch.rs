@@ -51,6 +51,8 @@ pub struct Watch {
     positions: HashMap<String, u64>,
     /// What the newest admission of each would commit.
     previews: HashMap<String, TransactionPreviewIdentity>,
+    /// Those that the host was told are another's.
+    taken: BTreeSet<String>,
     /// The transaction that each command was first sent in.
     pub meant: HashMap<String, Option<String>>,
     opens: VecDeque<u64>,
@@ -225,8 +227,12 @@ impl Watch {
                 watched.allows(message);
                 watched.is_restored(message);
             }
-            ClientRequest::AttachTransactionRequest(_) => {
+            ClientRequest::AttachTransactionRequest(attach) => {
                 watched.is_restored(message);
+                assert!(
+                    !self.taken.contains(&attach.transaction_id),
+                    "attached back although it was taken over (E-6)"
+                );
                 watched.binding.insert(id);
             }
             ClientRequest::ReadEmitterBatchRequest(read) => {
@@ -333,6 +339,9 @@ impl Watch {
                     }
                     _ => {}
                 }
+                if let CommandDisposition::TransactionTakenOver(taken) = outcome.disposition {
+                    self.taken.insert(taken.transaction_id);
+                }
                 if let Some(status) = outcome.transaction {
                     if !open(&status) && watched.bound.as_ref() == Some(&status.transaction_id) {
                         watched.bound = None;
@@ -341,8 +350,13 @@ impl Watch {
                         .insert(status.transaction_id, status.accepted_operations);
                 }
                 if let Some(admission) = outcome.transaction_admission {
+                    // A session that is not bound reports no status; the admission says how many there are, too.
                     let id = admission.preview.transaction_id.clone();
-                    self.previews.insert(id, admission.preview);
+                    let position = self.positions.entry(id.clone()).or_default();
+                    *position = admission.preview.position.max(*position);
+                    if admission.preview.position == *position {
+                        self.previews.insert(id, admission.preview);
+                    }
                 }
             }
             _ => {}
