@@ -268,10 +268,11 @@ def test_without_following_a_stop_ends_the_run(tmp_path: Path, node: LoopbackNod
 def test_ctrl_c_stops_the_planning_and_the_run_ends_in_order(tmp_path: Path, node: LoopbackNode) -> None:
     driver = Driver(tmp_path, "--ticks", "5000", node=node)
     status, errors = driver.finish({"OUTCOME": lambda: driver.process.send_signal(signal.SIGINT)})
-    assert (status, errors) == (0, ""), errors
     assert driver.starting("STOPPING") == ["STOPPING reason=interrupted"]
     summary = driver.summary()
-    assert summary["readings"] == summary["completed"]
+    # The one batch that may have been waiting for credit is not sent.
+    assert summary["readings"] - summary["completed"] == summary["not_admitted"] in (0, 3)
+    assert (status, errors) == (3 if summary["not_admitted"] else 0, ""), errors
 
 
 def test_ctrl_c_leaves_a_batch_that_waits_for_credit_unsent(tmp_path: Path, node: LoopbackNode) -> None:

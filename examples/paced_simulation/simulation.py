@@ -56,6 +56,26 @@ AGAIN = 0.2
 GENERATION_REASONS = {ReopenReason.DOMAIN_STOPPED: "domain_stopped", ReopenReason.GENERATION_CHANGED: "generation_changed"}
 
 
+#: What the summary counts, in its order.
+SUMMARY = (
+    "readings",
+    "completed",
+    "not_admitted",
+    "processing_failed",
+    "outcome_unknown",
+    "effects",
+    "rejection_notices",
+    "duplicates",
+    "generations",
+    "ticks_observed",
+    "inspections",
+    "credit_waits",
+    "peak_outstanding_bytes",
+    "consumers_joined",
+    "consumers_left",
+)
+
+
 class Unusable(Exception):
     """The graph, the domain or the command line does not fit."""
 
@@ -124,12 +144,12 @@ class Watch:
         except nervix_ffi.ClosedError:
             return None
 
-    def paced(self, acceptable: Callable[[DomainClock], bool], patience: float) -> DomainClock | None:
-        """A paced clock that is acceptable, once there is one; None when the domain is gone or the time is over."""
+    def paced(self, old: int, patience: float) -> DomainClock | None:
+        """The paced clock of another generation, once there is one; None when the domain is gone or the time is over."""
         deadline = time.monotonic() + patience
         while True:
             clock = self.read()
-            if clock is None or (clock.paced and acceptable(clock)):
+            if clock is None or (clock.paced and clock.generation != old):
                 return clock
             with self._run.changed:
                 remaining = deadline - time.monotonic()
@@ -170,9 +190,12 @@ class Worker:
         self.leave_after: int | float | None = None
         #: The generation it reads in; 0 while it has no consumer.
         self.generation = 0
+        #: Whether it has yet to come.
+        self.away = False
         self.over = False
         self._consumer: Consumer | None = None
         self._stopping = False
+        self._handling = threading.Lock()
         self._thread = threading.Thread(target=run.guarded(self._work), name=f"consumer {name}", daemon=True)
 
     def start(self) -> None:
@@ -185,10 +208,16 @@ class Worker:
             self._stopping = True
             consumer = self._consumer
             self.run.changed.notify_all()
-        if consumer is not None:
-            with contextlib.suppress(nervix_ffi.Error):
-                consumer.close(timeout=PATIENCE)
-            consumer.release()
+        # The delivery in hand is finished first: its acknowledgement may have ended the run and be unanswered.
+        finished = self._handling.acquire(timeout=PATIENCE)
+        try:
+            if consumer is not None:
+                with contextlib.suppress(nervix_ffi.Error):
+                    consumer.close(timeout=PATIENCE)
+                consumer.release()
+        finally:
+            if finished:
+                self._handling.release()
         self._thread.join(PATIENCE)
 
     def _work(self) -> None:
@@ -215,7 +244,7 @@ class Worker:
                     if self._stopping:
                         return None
                     raise
-                with delivery:
+                with delivery, self._handling:
                     self._handle(consumer, delivery)
                 taken += 1
                 if taken == self.leave_after and not isinstance(self.leave_after, float):
@@ -249,7 +278,7 @@ class Worker:
         if consumer is None:
             return None
         with self.run.changed:
-            self._consumer, self.generation = consumer, consumer.generation
+            self._consumer, self.generation, self.away = consumer, consumer.generation, False
             if what == "opened" and self.fields == OBSERVED:
                 self.run.counts["consumers_joined"] += 1
             say(f"CONSUMER {what} consumer={self.name} emitter={self.emitter} {credit_of(consumer)}")
@@ -259,14 +288,19 @@ class Worker:
     def _reopen(self, failure: nervix_ffi.ReopenRequiredError) -> Consumer | None:
         """After the handle is over: another one, at once or after the next START; None when none is wanted."""
         say(f"CONSUMER reopen_required consumer={self.name} reason={word(failure.reason)}")
-        old = self.generation
-        with self.run.changed:
-            self.generation = 0
-            while failure.reason in GENERATION_REASONS and self.run.generation == old:
-                if self._stopping or not self.run.options.follow_generations:
-                    return None
-                self.run.changed.wait()
-        return None if self._stopping else self._open("reopened")
+        old, over = self.generation, failure.reason in GENERATION_REASONS
+        while True:
+            with self.run.changed:
+                self.generation = 0
+                while over and self.run.generation == old:
+                    if self._stopping or not self.run.options.follow_generations:
+                        return None
+                    self.run.changed.wait()
+                old = self.run.generation
+            try:
+                return self._open("reopened")
+            except GenerationOver:
+                over = True
 
     def _leave(self, consumer: Consumer) -> None:
         with contextlib.suppress(nervix_ffi.Error):
@@ -371,13 +405,18 @@ class Simulation:
             self.changed.notify_all()
 
     def open(self, call: Callable[[], Any], unavailable: str, unwanted: Callable[[], bool]) -> Any:
-        """Opens an endpoint, again while it is unavailable. None when it is not wanted any more. Raises Unusable."""
+        """Opens an endpoint, again while it is unavailable. None when it is not wanted any more.
+
+        Raises Unusable, or GenerationOver once the run was ready.
+        """
         deadline = time.monotonic() + PATIENCE
         told = False
         while not unwanted():
             try:
                 return call()
             except nervix_ffi.OpenRefused as refused:
+                if refused.refusal == OpenRefusal.DOMAIN_STOPPED and self.counts["generations"]:
+                    raise GenerationOver("domain_stopped") from refused
                 if refused.refusal != OpenRefusal.ENDPOINT_UNAVAILABLE or time.monotonic() > deadline:
                     raise Unusable(str(refused)) from refused
             except nervix_ffi.InvalidArgumentError as failure:
@@ -395,13 +434,17 @@ class Simulation:
         options = self.options
         try:
             self.ledger, self.effects = Ledger(options.ledger), Effects(options.effects)
-            with contextlib.closing(self.ledger), contextlib.closing(self.effects), nervix_ffi.connect(
-                options.server,
-                domain=options.domain,
-                username=options.username,
-                password=options.password,
-                timeout=PATIENCE,
-            ) as self.session:
+            with (
+                contextlib.closing(self.ledger),
+                contextlib.closing(self.effects),
+                nervix_ffi.connect(
+                    options.server,
+                    domain=options.domain,
+                    username=options.username,
+                    password=options.password,
+                    timeout=PATIENCE,
+                ) as self.session,
+            ):
                 say(f"CONNECTED server={options.server} domain={options.domain}")
                 return self._run()
         except (Unusable, nervix_ffi.InvalidArgumentError) as failure:
@@ -418,9 +461,7 @@ class Simulation:
             self._producer = self._open_producer()
             self._ready()
             try:
-                if self.options.replay:
-                    self._replay(clock)
-                self._plan(clock)
+                self._plan(clock, self.options.replay)
             except GenerationOver as over:
                 say(f"STOPPING reason={over}")
             except KeyboardInterrupt:
@@ -432,8 +473,9 @@ class Simulation:
     def _usable_clock(self) -> DomainClock:
         clock: DomainClock | None = self._watch.first
         deadline = time.monotonic() + PATIENCE
-        while clock is not None and clock.state == ClockState.UNINSTALLED and time.monotonic() < deadline:
+        if clock is not None and clock.state == ClockState.UNINSTALLED:
             say("CLOCK unavailable")
+        while clock is not None and clock.state == ClockState.UNINSTALLED and time.monotonic() < deadline:
             time.sleep(AGAIN)
             clock = self.session.domain_clock(self.options.domain)
         if clock is None or not clock.paced:
@@ -449,17 +491,17 @@ class Simulation:
             Worker(self, str(number), options.emitter, OBSERVED, reading_effects) for number in range(1, options.consumers + 1)
         ]
         for worker in outputs:
-            worker.delay = options.consumer_delay
+            worker.delay, worker.away = options.consumer_delay, options.consumer_delay > 0
         outputs[-1].leave_after = options.consumer_leave_after
         self._workers = [rejections, *outputs]
         for worker in self._workers:
             worker.start()
-        self._await_workers(lambda worker: worker.delay > 0)
+        self._await_workers()
 
-    def _await_workers(self, excused: Callable[[Worker], bool]) -> None:
+    def _await_workers(self) -> None:
         """Waits until the consumers read in the running generation, so that no reading waits for one."""
         with self.changed:
-            while any(not (worker.over or worker.generation == self.generation or excused(worker)) for worker in self._workers):
+            while any(not (worker.over or worker.away or worker.generation == self.generation) for worker in self._workers):
                 self.wait()
 
     def _open_producer(self) -> Producer:
@@ -510,12 +552,17 @@ class Simulation:
                 say(f"REPLAY tick={tick} readings={len(admissible)}")
                 self._submit(tick, admissible, lambda: True, again=True)
 
-    def _plan(self, clock: DomainClock) -> None:
-        """Submits at the next centers of the clock."""
+    def _plan(self, clock: DomainClock, replay: bool) -> None:
+        """Submits what is to be replayed, and then at the next centers of the clock."""
         center = self._first_center(clock)
         planned = 0
-        while planned < self.options.ticks:
+        while replay or planned < self.options.ticks:
             try:
+                if replay:
+                    replay = False
+                    self._replay(clock)
+                    center = self._first_center(clock)
+                    continue
                 if not clock.sleep_until(center, cancel=self.cancel):
                     clock = self._same_generation()
                     continue
@@ -524,8 +571,6 @@ class Simulation:
                 assert clock.pacing is not None
                 center += clock.pacing.period
             except GenerationOver as over:
-                if not self.options.follow_generations:
-                    raise
                 clock = self._next_generation(over)
                 center = self._first_center(clock)
             except nervix_ffi.CancelledError:
@@ -550,19 +595,24 @@ class Simulation:
         return clock
 
     def _next_generation(self, over: GenerationOver) -> DomainClock:
-        """Waits for the next START and opens everything again."""
-        old = self.generation
-        clock = self._watch.paced(lambda found: found.generation != old, self.options.deadline)
-        if clock is None:
-            raise over
-        with self.changed:
-            self.generation = clock.generation
-            self.changed.notify_all()
-        self._await_workers(lambda worker: worker.delay > 0 and worker.generation == 0 and worker._consumer is None)
-        self._producer = self._open_producer()
-        say(f"REOPENED generation={self.generation} ingestor={self._producer.name} after={over}")
-        self._ready()
-        return clock
+        """Waits for the next START and opens everything again. Raises GenerationOver when that is not wanted, or does not come."""
+        while self.options.follow_generations:
+            old = self.generation
+            clock = self._watch.paced(old, self.options.deadline)
+            if clock is None:
+                break
+            with self.changed:
+                self.generation = clock.generation
+                self.changed.notify_all()
+            try:
+                self._await_workers()
+                self._producer = self._open_producer()
+            except GenerationOver:
+                continue
+            say(f"REOPENED generation={self.generation} ingestor={self._producer.name} after={over}")
+            self._ready()
+            return clock
+        raise over
 
     def _tick(self, clock: DomainClock, center: int, planned: int) -> None:
         options, pacing, window = self.options, clock.pacing, clock.admission_window()
@@ -709,8 +759,8 @@ class Simulation:
         self.count("inspections")
         shown = ("source", "schema", "owner", "status", "admission", "producers", "outstanding_batches", "outstanding_bytes")
         say(" ".join([f"INSPECT {options.ingestor}", *(f"{key}={ingestor.get(key)}" for key in (*shown, "admitted_batches"))]))
-        shown = ("consumers", "retained_batches")
-        say(" ".join([f"INSPECT emitter={options.emitter}", *(f"{key}={emitter.get(key)}" for key in shown)]))
+        retained = (f"{key}={emitter.get(key)}" for key in ("consumers", "retained_batches"))
+        say(" ".join([f"INSPECT emitter={options.emitter}", *retained]))
 
     def _described(self, what: str) -> dict[str, str]:
         message = self.session.execute(f"DESCRIBE {what};", timeout=PATIENCE).message
@@ -737,10 +787,7 @@ class Simulation:
             if missing:
                 say(f"NOTICES missing={len(missing)}")
         self._close()
-        names = ("readings", "completed", "not_admitted", "processing_failed", "outcome_unknown", "effects", "rejection_notices")
-        names += ("duplicates", "generations", "ticks_observed", "inspections", "credit_waits", "peak_outstanding_bytes")
-        names += ("consumers_joined", "consumers_left")
-        say(" ".join(["SUMMARY", *(f"{name}={self.counts[name]}" for name in names)]))
+        say(" ".join(["SUMMARY", *(f"{name}={self.counts[name]}" for name in SUMMARY)]))
         if outstanding or missing:
             what = f"{outstanding} outcomes" if outstanding else f"{len(missing)} notices"
             sys.stderr.write(f"error: {what} were outstanding at the deadline\n")
