@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -146,11 +145,4 @@ def read_schema(schema: CData) -> Schema:
 
 def own_schema(schema: CData) -> Schema:
     """A copy of a schema of the library that keeps that one, which it owns from here on."""
-    handle = Handle("schema", schema, lib.nx_schema_free)
-    try:
-        made = replace(read_schema(schema), _native=handle)
-    except BaseException:
-        handle.close()
-        raise
-    weakref.finalize(made, handle.close)
-    return made
+    return replace(read_schema(schema), _native=Handle("schema", schema))
