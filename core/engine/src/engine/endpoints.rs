@@ -105,7 +105,8 @@ enum Sent {
     Not {
         due: u64,
     },
-    Flying,
+    /// Its answer is due from the exchange of this attachment, ended or not.
+    Flying(Wire),
     Resolved(SubmissionOutcome),
 }
 
@@ -171,7 +172,7 @@ impl Endpoints {
                     Side::Producer(producer) => producer
                         .submissions
                         .values()
-                        .any(|submission| matches!(submission.state, Sent::Flying)),
+                        .any(|submission| matches!(submission.state, Sent::Flying(_))),
                     Side::Consumer(consumer) => consumer.reading,
                 }
         })
@@ -923,16 +924,14 @@ impl Engine {
         let Some(endpoint) = self.endpoints.all.get_mut(&id) else {
             return Ok(());
         };
-        let (open, contract) = (
-            matches!(endpoint.place, Place::Attached(_)),
-            Arc::clone(&endpoint.contract),
-        );
+        let (place, contract) = (endpoint.place, Arc::clone(&endpoint.contract));
         let Side::Producer(producer) = &mut endpoint.side else {
             return Ok(());
         };
         let Some(held) = producer.submissions.get_mut(&submission) else {
             return Ok(());
         };
+        let open = matches!(held.state, Sent::Flying(wire) if place == Place::Attached(wire));
         let (result, message, again) = match body {
             ReplyBody::SubmissionOutcome(outcome) => {
                 let (result, again) = match outcome.disposition {
@@ -989,6 +988,12 @@ impl Engine {
                 .min(contract.retry_max_backoff_nanos);
             return Ok(());
         }
+        // The attachment it was sent on is over, and what was not admitted goes through no other.
+        let result = if again {
+            SubmissionResult::NotAdmitted(SubmissionRefusal::ProducerEnded)
+        } else {
+            result
+        };
         let message: String = message.chars().take(MESSAGE_CHARS).collect();
         let message = if result == SubmissionResult::Completed {
             String::new()
@@ -1128,9 +1133,10 @@ impl Engine {
             .all
             .get(&id)
             .is_some_and(|one| matches!(one.place, Place::Closing { .. }));
-        self.resolve_all(id, Uncertainty::Interrupted, message);
+        // What was sent before the end was known here is answered still.
+        self.resolve_unsent(id, message);
         if closing {
-            self.closed(id);
+            self.released(id);
             return;
         }
         match reason {
@@ -1178,10 +1184,29 @@ impl Engine {
                 }
                 None
             }
+            Asked::Submit(id, submission) => {
+                let outcome = unknown(Uncertainty::SessionLost, text);
+                self.resolve_flying(id, submission, outcome);
+                None
+            }
             _ => None,
         };
         if let Some((call, error)) = told {
             self.finish(call, Err(error));
+        }
+    }
+
+    fn resolve_flying(&mut self, id: EndpointId, submission: u64, outcome: SubmissionOutcome) {
+        let Some(Side::Producer(producer)) = self
+            .endpoints
+            .all
+            .get_mut(&id)
+            .map(|endpoint| &mut endpoint.side)
+        else {
+            return;
+        };
+        if let Some((call, outcome)) = producer.resolve(submission, outcome) {
+            self.finish(call, Ok(Done::Submission(outcome)));
         }
     }
 
@@ -1195,22 +1220,42 @@ impl Engine {
             .map(|(id, _)| *id)
             .collect();
         for id in lost {
-            self.resolve_all(id, Uncertainty::SessionLost, text);
+            self.resolve_unsent(id, text);
             let closing = self
                 .endpoints
                 .all
                 .get(&id)
                 .is_some_and(|one| matches!(one.place, Place::Closing { .. }));
             if closing {
-                self.closed(id);
+                self.released(id);
             } else {
                 self.detached(id, text, now.mono);
             }
         }
     }
 
-    /// Gives every submission that has none its outcome, at the end of an attachment.
+    /// What was not sent when an attachment ends was not admitted, and goes through no other.
+    fn resolve_unsent(&mut self, id: EndpointId, message: &str) {
+        self.resolve_where(id, |held| match held.state {
+            Sent::Not { .. } => Some(not_admitted(SubmissionRefusal::ProducerEnded, message)),
+            _ => None,
+        });
+    }
+
+    /// Gives every submission that has none its outcome, at the end of a producer.
     fn resolve_all(&mut self, id: EndpointId, cause: Uncertainty, message: &str) {
+        self.resolve_where(id, |held| match held.state {
+            Sent::Not { .. } => Some(not_admitted(SubmissionRefusal::ProducerEnded, message)),
+            Sent::Flying(_) => Some(unknown(cause, message)),
+            Sent::Resolved(_) => None,
+        });
+    }
+
+    fn resolve_where(
+        &mut self,
+        id: EndpointId,
+        outcome: impl Fn(&Submission) -> Option<SubmissionOutcome>,
+    ) {
         let mut taken = Vec::new();
         if let Some(Side::Producer(producer)) = self
             .endpoints
@@ -1219,15 +1264,9 @@ impl Engine {
             .map(|endpoint| &mut endpoint.side)
         {
             for submission in producer.submissions.keys().copied().collect::<Vec<_>>() {
-                let sent = producer
-                    .submissions
-                    .get(&submission)
-                    .map(|held| matches!(held.state, Sent::Flying));
-                let outcome = match sent {
-                    Some(true) => unknown(cause, message),
-                    _ => not_admitted(SubmissionRefusal::ProducerEnded, message),
-                };
-                taken.extend(producer.resolve(submission, outcome));
+                if let Some(outcome) = producer.submissions.get(&submission).and_then(&outcome) {
+                    taken.extend(producer.resolve(submission, outcome));
+                }
             }
         }
         for (call, outcome) in taken {
@@ -1271,8 +1310,14 @@ impl Engine {
         self.forget_endpoint(id);
     }
 
+    /// The server released it, every outcome in.
     fn closed(&mut self, id: EndpointId) {
         self.resolve_all(id, Uncertainty::Interrupted, "the producer was closed");
+        self.released(id);
+    }
+
+    /// No server holds it any more.
+    fn released(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
             endpoint.place = Place::Closed;
             for call in std::mem::take(&mut endpoint.closes) {
@@ -1560,7 +1605,7 @@ impl Engine {
             match sent {
                 Ok(()) => {
                     if let Some(held) = producer.submissions.get_mut(&submission) {
-                        held.state = Sent::Flying;
+                        held.state = Sent::Flying(wire);
                     }
                 }
                 Err(Unsent::Full) => return,

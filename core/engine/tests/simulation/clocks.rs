@@ -220,7 +220,9 @@ impl World {
             clock: Some(read.clock),
             ..Known::default()
         };
-        self.watch.kept_clocks.insert(domain.to_owned());
+        if !self.wants_detach(domain) {
+            self.watch.kept_clocks.insert(domain.to_owned());
+        }
     }
 
     pub fn clock_event(&mut self, event: ClockEvent) {

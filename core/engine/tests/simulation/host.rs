@@ -139,6 +139,14 @@ impl World {
         })
     }
 
+    /// Whether a detach of this clock may be under way.
+    pub fn wants_detach(&self, domain: &str) -> bool {
+        self.host.prepared.iter().any(|prepared| {
+            prepared.outcome.is_none()
+                && matches!(&prepared.kind, Kind::DetachClock(other) if other == domain)
+        })
+    }
+
     pub fn start(&mut self, what: What) -> CallId {
         let call = CallId(self.host.next_call);
         self.host.next_call += 1;
@@ -576,6 +584,7 @@ impl World {
                 let follows = self.engine.domain_clock(&domain).is_some();
                 if first && outcome.disposition == Disposition::Completed && !follows {
                     self.host.clocks.remove(&domain);
+                    self.watch.disowned_clock(&domain);
                 }
             }
             Kind::Read => assert_eq!(outcome.message, format!("outcome of {reference}")),
