@@ -143,7 +143,7 @@ for _ in range(20):
     session.execute(f"outcome {submission.identity} 2 0")
     for thread in threads:
         thread.join()
-    assert len(taken) == 4 and all(outcome is taken[0] for outcome in taken)
+    assert len(taken) == 4 and all(outcome.completed and outcome == taken[0] for outcome in taken)
     """
     )
 
