@@ -119,7 +119,12 @@ class Interrupted(_Report):
 
 
 class Overflow(_Report):
-    """The reader was too slow, and the library ended this subscription's delivery on this session (B-7, S-8)."""
+    """The reader was too slow, and the library ended this subscription's delivery on this session (B-7, S-8).
+
+    What was queued is lost, and nothing more comes until the next session. To go on at once, delete it and subscribe again; to keep
+    up, read in a thread that does nothing else, or have the server send less: ``where``, ``sample_rate``, or DROPPING delivery,
+    whose losses are reported one by one.
+    """
 
     kind = EventKind.CONSUMER_OVERFLOW
 
@@ -219,7 +224,9 @@ class Rows(Event):
         Raises TypeMismatchError for another type or a cell without a value, InvalidArgumentError when there is no such cell.
         """
         index = self._schema.index(column, part)
-        if row < 0:
+        if isinstance(row, bool) or not hasattr(row, "__index__"):
+            raise TypeError(f"row is a position (int), not {type(row).__name__}")
+        if not 0 <= row < self._cells(part):
             raise InvalidArgumentError(f"row {row} does not exist; rows count from 0 to {self._cells(part) - 1}")
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
         with self._handle as event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,9 @@ class Schema:
                     return index
             names = ", ".join(found.name for found in fields) or "none"
             raise InvalidArgumentError(f"there is no column {column!r}; the columns are {names}")
+        if isinstance(column, bool) or not hasattr(column, "__index__"):
+            raise TypeError(f"column is a position (int) or a name (str), not {type(column).__name__}")
+        column = operator.index(column)
         if not 0 <= column < len(fields):
             raise InvalidArgumentError(f"there is no column {column}; columns count from 0 to {len(fields) - 1}")
         return column

@@ -152,6 +152,8 @@ class Session:
 
     def use(self, domain: str, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Selects the domain of later commands."""
+        if not isinstance(domain, str):
+            raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
         return self.execute(f"USE {domain};", timeout=timeout, cancel=cancel)
 
     def _prepare(self, query: str, limit: Limit) -> Execution:
@@ -214,6 +216,8 @@ class Session:
     def _named(self, domain: str | None, what: str) -> str:
         if domain is None:
             domain = self._domain
+        if domain is not None and not isinstance(domain, str):
+            raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
         if domain is None:
             raise InvalidArgumentError(f"{what} is of a domain, and none is selected; name it, or select one with use()")
         return domain
@@ -378,6 +382,9 @@ class Session:
         """
         data = encode(text, "the text to complete")
         at = len(text) if cursor is None else cursor
+        for value, what in ((at, "cursor"), (page_size, "page_size")):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{what} is an int, not {type(value).__name__}")
         if not 0 <= at <= len(text):
             raise InvalidArgumentError(f"the cursor {at} is outside of the text, which has {len(text)} characters")
         if not 1 <= page_size <= 100:
@@ -471,7 +478,8 @@ def connect(
 ) -> Session:
     """Opens a session.
 
-    ``server`` is an http or https origin, for example ``http://127.0.0.1:47391``. ``username`` and ``password`` come both or not at
+    ``server`` is an http or https origin, for example ``http://127.0.0.1:47391``; the port is 47391 when left out, and an https
+    server is checked against the certificate authorities of the system. ``username`` and ``password`` come both or not at
     all. ``domain`` is the domain of later commands. ``seeds`` are more servers to try, now and after a loss of the connection;
     ``request_timeout`` bounds the wait for one reply and ``retry_timeout`` one call with all its retries and redirects (seconds,
     120 each unless given). ``timeout`` bounds this call, in seconds.
