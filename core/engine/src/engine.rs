@@ -87,6 +87,8 @@ pub struct Engine {
     clocks: Clocks,
     endpoints: Endpoints,
     transaction: Option<transactions::Held>,
+    /// The exchange that a BEGIN was sent on whose outcome is not known, so that it may hold a transaction all the same.
+    begun_on: Option<ConnId>,
 }
 
 /// Why a session cannot come back.
@@ -178,6 +180,7 @@ impl Engine {
             clocks: Clocks::default(),
             endpoints: Endpoints::default(),
             transaction: None,
+            begun_on: None,
         }
     }
 

@@ -63,6 +63,13 @@ impl Engine {
         };
         let completed = matches!(reply.disposition, CommandDisposition::CommandCompleted(_));
         self.transaction_outcome(conn, execution, act, &reply, completed);
+        let known = !matches!(
+            reply.disposition,
+            CommandDisposition::OutcomeUnknown(_) | CommandDisposition::LeaderRedirect(_)
+        );
+        if known && act == Act::Begin && self.begun_on == Some(conn) {
+            self.begun_on = None;
+        }
         match &reply.disposition {
             // It is attached again, and the command repeated under its reference and position.
             CommandDisposition::TransactionDetached(detached)
@@ -268,15 +275,13 @@ impl Engine {
         }
         let (route, transaction, position, preview) = match written {
             Some(written) => {
-                if let Some(other) = self.holds_other_than(written.1.as_deref()) {
-                    if !matches!(written.0, Route::Command(Act::Read)) {
-                        let why = format!(
-                            "it does not belong to transaction {other}, which the session holds: COMMIT or REVERT that first"
-                        );
-                        let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
-                        self.fail_runs_of(execution, &error);
-                        return true;
-                    }
+                if let (Some(why), false) = (
+                    self.belongs_elsewhere(written.1.as_deref()),
+                    matches!(written.0, Route::Command(Act::Read)),
+                ) {
+                    let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
+                    self.fail_runs_of(execution, &error);
+                    return true;
                 }
                 written
             }
@@ -299,6 +304,12 @@ impl Engine {
                             return true;
                         }
                     }
+                }
+                if route == Route::Command(Act::Begin) && self.holds_transaction() {
+                    let message =
+                        "the session holds a transaction already: COMMIT or REVERT it first";
+                    self.settle(execution, local(Disposition::Failed, message));
+                    return true;
                 }
                 let held = match &route {
                     Route::Command(Act::Commit | Act::Revert | Act::Change) => {
@@ -405,10 +416,14 @@ impl Engine {
             return false;
         }
         let detaching = matches!(asked, Asked::DetachClock(_));
+        let begins = route == Route::Command(Act::Begin);
         match self.send(now, conn, asked, request) {
             Ok(()) => {
                 if detaching {
                     self.clock_detaching(execution, true);
+                }
+                if begins {
+                    self.begun_on = Some(conn);
                 }
                 if let Some(held) = self.executions.get_mut(&execution) {
                     held.route = Some(route);

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use nervix_wire::types::{
-    AttachDisposition, AttachOutcome, AttachTransactionRequest, ClientRequest, CommandOutcome,
-    ReplyBody, TransactionPreviewIdentity, TransactionState, TransactionStatus,
+    AttachDisposition, AttachOutcome, AttachTransactionRequest, ClientRequest, CommandDisposition,
+    CommandOutcome, ReplyBody, TransactionPreviewIdentity, TransactionState, TransactionStatus,
 };
 use nervix_wire::Violation;
 
@@ -27,6 +27,8 @@ pub(super) struct Held {
     /// What the newest append's admission, or an inspection at this position, would commit.
     preview: Option<TransactionPreviewIdentity>,
     pub(super) binding: Binding,
+    /// The host asked to end it and the server could not, so there is nothing to tell when it turns out to be over.
+    ending: bool,
     backoff: Backoff,
 }
 
@@ -77,13 +79,27 @@ impl Engine {
             .any(|one| one.flight == Some(conn) && one.route == Some(Route::Command(Act::Begin)))
     }
 
-    /// The transaction that is held when it is not this one: what belongs elsewhere must not be sent into it.
-    pub(super) fn holds_other_than(&self, transaction: Option<&str>) -> Option<Arc<str>> {
-        self.transaction
+    /// Why a command that was written before must not be sent into what the session holds now, or may hold: the server would
+    /// take it for one of that transaction.
+    pub(super) fn belongs_elsewhere(&self, transaction: Option<&str>) -> Option<String> {
+        let held = self
+            .transaction
             .as_ref()
-            .filter(|held| !matches!(held.binding, Binding::Lost(_)))
-            .filter(|held| transaction != Some(&*held.id))
-            .map(|held| Arc::clone(&held.id))
+            .filter(|held| !matches!(held.binding, Binding::Lost(_)));
+        match held {
+            Some(held) if transaction == Some(&*held.id) => None,
+            Some(held) => Some(format!(
+                "it does not belong to transaction {}, which the session holds: COMMIT or REVERT that first",
+                held.id
+            )),
+            None if transaction.is_some() && self.begun_on.is_some() && self.begun_on == self.current => {
+                Some(
+                    "the session may hold another transaction: execute its BEGIN again first, whose outcome is not known"
+                        .to_owned(),
+                )
+            }
+            None => None,
+        }
     }
 
     /// Whether the answer to another command of a transaction is due on this session, one that nobody waits for any more:
@@ -224,9 +240,15 @@ impl Engine {
                         }
                         held.adopt(&attached.transaction);
                         held.binding = Binding::Bound(conn);
+                        held.ending = false;
                         held.backoff.reset();
                         self.domain = Some(held.domain.clone());
                     }
+                }
+                AttachDisposition::TransactionAlreadyFinished(_)
+                    if self.transaction.as_ref().is_some_and(|held| held.ending) =>
+                {
+                    self.transaction = None;
                 }
                 AttachDisposition::TransactionAlreadyFinished(finished) => {
                     self.set_binding(Binding::Lost(finished_text(&finished.transaction)));
@@ -313,16 +335,26 @@ impl Engine {
                         accepted: status.accepted_operations,
                         preview: None,
                         binding: Binding::Bound(conn),
+                        ending: false,
                         backoff: Backoff::default(),
                     });
                     self.domain = Some(status.domain.clone());
                 }
                 _ => {}
             }
-        } else if completed && matches!(act, Act::Commit | Act::Revert) {
-            let held = self.transaction.as_ref().map(|held| Arc::clone(&held.id));
-            if held == of_this {
-                self.transaction = None;
+        } else if matches!(act, Act::Commit | Act::Revert) {
+            match &mut self.transaction {
+                Some(held) if of_this.as_ref() != Some(&held.id) => {}
+                Some(_) if completed => self.transaction = None,
+                // It could not be ended, and the session is bound to none: attaching it tells whether it is over.
+                Some(held)
+                    if outcome.disposition == CommandDisposition::RequestFailed
+                        && held.binding == Binding::Bound(conn) =>
+                {
+                    held.binding = Binding::Detached { due: 0 };
+                    held.ending = true;
+                }
+                _ => {}
             }
         }
         if let Some(held) = &mut self.transaction {

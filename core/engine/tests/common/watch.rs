@@ -325,6 +325,10 @@ impl Watch {
                 self.positions
                     .insert(status.transaction_id, status.accepted_operations);
             }
+            (
+                Some(ClientRequest::AttachTransactionRequest(_)),
+                ReplyBody::AttachOutcome(AttachOutcome { .. }),
+            ) => watched.bound = None,
             (Some(ClientRequest::CommandRequest(command)), ReplyBody::CommandOutcome(outcome)) => {
                 let done = matches!(outcome.disposition, CommandDisposition::CommandCompleted(_));
                 match (&*verb(&command.query), &outcome.disposition) {

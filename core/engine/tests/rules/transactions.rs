@@ -603,6 +603,31 @@ fn commits_and_reverts_end_the_holding_by_their_outcome() {
     }
 }
 
+// rule, SM-2
+#[test]
+fn an_end_that_fails_for_no_told_reason_asks_whether_it_is_over() {
+    for query in ["COMMIT;", "REVERT;"] {
+        for over in [false, true] {
+            let (mut bench, conn) = holding();
+            let (_, outcome) = run(&mut bench, conn, query, |reference| {
+                command_failed(reference, "no transaction")
+            });
+            assert_eq!(outcome.disposition, Disposition::Failed);
+            bench.pass(SEC);
+            let (attach, id) = bench.transaction_attach(conn);
+            assert_eq!(id, "t");
+            let answer = if over {
+                let state = TransactionState::TransactionExpired;
+                transaction_finished(transaction_in("t", state, 0))
+            } else {
+                transaction_attached(transaction("t", 0))
+            };
+            bench.reply(conn, attach, answer);
+            assert_eq!(is_held(&mut bench), !over);
+        }
+    }
+}
+
 // rule: X-1, SM-2
 #[test]
 fn a_begin_that_failed_holds_nothing() {

@@ -147,7 +147,7 @@ impl World {
                     }
                 };
                 self.reply(conn, id, body);
-                if refusal.is_none() && self.rng.chance(20.0) {
+                if refusal.is_none() && !self.calm && self.rng.chance(20.0) {
                     // Right behind the reply (P-2).
                     self.toggle(conn, id);
                 }

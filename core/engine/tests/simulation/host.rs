@@ -105,6 +105,8 @@ pub struct Host {
     next_call: u64,
     names: BTreeMap<String, Name>,
     domain: String,
+    /// A transaction whose begin nobody waited for may have moved it.
+    domain_unknown: bool,
     connected: bool,
     pub shut_down: bool,
     rows: u64,
@@ -240,9 +242,10 @@ impl World {
 
     /// Whether the selected domain may be another by now.
     fn is_moving(&self) -> bool {
-        self.host.prepared.iter().any(|prepared| {
-            matches!(prepared.kind, Kind::Use(_) | Kind::Begin) && prepared.outcome.is_none()
-        })
+        self.host.domain_unknown
+            || self.host.prepared.iter().any(|prepared| {
+                matches!(prepared.kind, Kind::Use(_) | Kind::Begin) && prepared.outcome.is_none()
+            })
     }
 
     fn open_of(&self, name: &str, deletes: bool) -> bool {
@@ -478,7 +481,7 @@ impl World {
     }
 
     /// The one outcome of what was sent as a command.
-    fn command_outcome(&mut self, index: usize, outcome: &Outcome) {
+    fn command_outcome(&mut self, index: usize, outcome: &Outcome, first: bool) {
         let prepared = &self.host.prepared[index];
         let reference = prepared.reference.to_string();
         let Some(sent) = self.watch.sent_command(&reference) else {
@@ -527,15 +530,17 @@ impl World {
             _ => {}
         }
         if let (
+            true,
             Kind::Begin,
             Some(TransactionStatus {
                 state: TransactionState::TransactionOpen,
                 domain,
                 ..
             }),
-        ) = (&prepared.kind, &outcome.transaction)
+        ) = (first, &prepared.kind, &outcome.transaction)
         {
             self.host.domain = domain.clone();
+            self.host.domain_unknown = prepared.uncertain;
             self.counts.begun += 1;
         }
         if self.host.prepared[index].kind == Kind::Commit
@@ -565,7 +570,7 @@ impl World {
         assert!(terminal, "no terminal disposition: {outcome:?} (E-6)");
         match kind {
             Kind::Command | Kind::Begin | Kind::Commit | Kind::Revert => {
-                self.command_outcome(index, &outcome);
+                self.command_outcome(index, &outcome, first);
             }
             Kind::AttachClock(domain) => {
                 let late = self.host.prepared[index].uncertain;
@@ -629,6 +634,7 @@ impl World {
                 assert!(completed || self.mix.transactions);
                 if first && completed {
                     self.host.domain = domain;
+                    self.host.domain_unknown = self.host.prepared[index].uncertain;
                 }
             }
             Kind::List => {

@@ -117,7 +117,14 @@ impl Cluster {
         }
         let id = &open[rng.index(open.len())];
         match rng.within(0, 10) {
-            0 => self.finish(id, TransactionState::TransactionExpired),
+            0 => {
+                let holder = self.transactions[id].holder.clone();
+                self.finish(id, TransactionState::TransactionExpired);
+                // The session may stay bound to it until it is told.
+                if let (Holder::Session(conn), true) = (holder, rng.chance(50.0)) {
+                    self.sessions.get_mut(&conn).unwrap().transaction = Some(id.clone());
+                }
+            }
             1 => {
                 let transaction = self.transactions.get_mut(id).unwrap();
                 transaction.holder = Holder::Stranger;
@@ -255,6 +262,12 @@ impl Cluster {
             // Taken over behind its back.
             let id = id.clone();
             self.sessions.get_mut(&conn).unwrap().transaction = None;
+            if !self.transactions[&id].is_open() {
+                let failed = command_failed(reference, &message);
+                let body = bound_to(failed, &self.transactions[&id]);
+                self.record(command, body, 0, now);
+                return None;
+            }
             let taken = TransactionTakenOver { transaction_id: id };
             let disposition = CommandDisposition::TransactionTakenOver(taken);
             return Some(told(reference, disposition, "taken over"));
