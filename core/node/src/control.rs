@@ -199,6 +199,7 @@ impl Control {
             "delay" => self.delay(fields),
             "release" => silently(|| self.cluster.faults.release()),
             "clear" => silently(|| {
+                self.cluster.forget_answers();
                 self.cluster.faults.clear();
                 self.cluster.use_alternate_domain_info(false);
             }),
