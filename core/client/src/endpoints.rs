@@ -136,7 +136,8 @@ impl Endpoint {
     }
 
     fn close(&self, cancel: Option<&Cancel>) -> Result<(), Error> {
-        match self.session.call(Call::Close(self.id), cancel, None)? {
+        // Closing begins whatever the token says: that only ends the wait for it.
+        match self.session.begin(Call::Close(self.id), cancel)? {
             Done::Closed => Ok(()),
             other => Err(unexpected(&other)),
         }

@@ -295,6 +295,11 @@ impl Session {
             None => error,
         })
     }
+
+    /// A call that takes effect even when its token was stopped before; the token only ends the wait.
+    pub(crate) fn begin(&self, what: Call, cancel: Option<&Cancel>) -> Result<Done, Error> {
+        self.inner()?.call(what, cancel)
+    }
 }
 
 impl Drop for Session {
