@@ -758,6 +758,25 @@ def test_a_close_waits_for_every_outcome(node: LoopbackNode, session: nervix_ffi
 
 
 @pytest.mark.rule("P-8")
+@pytest.mark.parametrize("token", ["none", "over", "triggered"])
+def test_a_close_that_nobody_waits_for_goes_on(node: LoopbackNode, quick: nervix_ffi.Producer, token: str) -> None:
+    if token == "none":
+        with pytest.raises(KeyError), quick:
+            raise KeyError
+    elif token == "over":
+        with pytest.raises(nervix_ffi.DeadlineError):
+            quick.close(timeout=0)
+    else:
+        cancel = nervix_ffi.Cancel()
+        cancel.trigger()
+        with pytest.raises(nervix_ffi.CancelledError):
+            quick.close(cancel=cancel)
+    assert quick.state is EndpointState.CLOSED
+    wait(node, producers=0)
+    quick.close(timeout=PATIENCE)
+
+
+@pytest.mark.rule("P-8")
 def test_closing_wins_over_a_restoration(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
     node.control("delay", kind="OpenIngestorRequest", when="after")
     node.control("cut")
@@ -832,6 +851,7 @@ def test_producers_stay_where_they_were_opened_when_commands_move() -> None:
 def test_what_endpoints_hold_is_nothing_when_all_is_settled(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     feeding, taking = producer(session, "held"), consumer(session)
     submissions = [feeding.submit(rows(number), timeout=PATIENCE) for number in range(8)]
+    wait(node, outstanding_batches=8)
     assert describe(node, "INGESTOR held")["outstanding batches"] == "8"
     assert describe(node, "EMITTER out")["consumers"] == "1"
     for _ in submissions:
