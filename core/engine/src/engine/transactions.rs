@@ -27,8 +27,9 @@ pub(super) struct Held {
     /// What the newest append's admission, or an inspection at this position, would commit.
     preview: Option<TransactionPreviewIdentity>,
     pub(super) binding: Binding,
-    /// The host asked to end it and the server could not, so there is nothing to tell when it turns out to be over.
-    ending: bool,
+    /// The host asked to end it on this exchange and the server could not, so there is nothing to tell when it turns out to be
+    /// over.
+    ending: Option<ConnId>,
     backoff: Backoff,
 }
 
@@ -69,9 +70,14 @@ impl Engine {
 
     /// Whether what the manual forbids beside a transaction must wait on this exchange (L-3, P-1, EC-1).
     pub(super) fn forbids_restoring(&self, conn: ConnId) -> bool {
-        let held = self.transaction.as_ref().is_some_and(|held| {
-            matches!(held.binding, Binding::Bound(on) | Binding::Attaching(on) if on == conn)
-        });
+        let held = self
+            .transaction
+            .as_ref()
+            .is_some_and(|held| match held.binding {
+                Binding::Bound(on) | Binding::Attaching(on) => on == conn,
+                Binding::Detached { .. } => held.ending == Some(conn),
+                Binding::Lost(_) => false,
+            });
         // One that is being begun counts, too: what is sent behind its BEGIN would find it held.
         held || self
             .executions
@@ -240,13 +246,16 @@ impl Engine {
                         }
                         held.adopt(&attached.transaction);
                         held.binding = Binding::Bound(conn);
-                        held.ending = false;
+                        held.ending = None;
                         held.backoff.reset();
                         self.domain = Some(held.domain.clone());
                     }
                 }
                 AttachDisposition::TransactionAlreadyFinished(_)
-                    if self.transaction.as_ref().is_some_and(|held| held.ending) =>
+                    if self
+                        .transaction
+                        .as_ref()
+                        .is_some_and(|held| held.ending.is_some()) =>
                 {
                     self.transaction = None;
                 }
@@ -335,7 +344,7 @@ impl Engine {
                         accepted: status.accepted_operations,
                         preview: None,
                         binding: Binding::Bound(conn),
-                        ending: false,
+                        ending: None,
                         backoff: Backoff::default(),
                     });
                     self.domain = Some(status.domain.clone());
@@ -352,7 +361,7 @@ impl Engine {
                         && held.binding == Binding::Bound(conn) =>
                 {
                     held.binding = Binding::Detached { due: 0 };
-                    held.ending = true;
+                    held.ending = Some(conn);
                 }
                 _ => {}
             }

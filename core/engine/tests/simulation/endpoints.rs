@@ -401,9 +401,9 @@ impl World {
             EmitterBatchDecision::Retry => {
                 let queue = self.cluster.endpoints.queues.entry(name.clone());
                 queue.or_default().push_back(identity);
-                self.serve_reads(&name);
             }
         }
+        self.serve_reads(&name);
         EmitterSettlement::Confirmed
     }
 

@@ -348,6 +348,13 @@ impl World {
                     self.note(|| format!("{conn:?} > {message:?}"));
                     self.sent += 1;
                     self.endpoint_sent(conn, message.request_id, &message.request);
+                    if let ClientRequest::AttachDomainClockRequest(attach) = &message.request {
+                        let domain = &attach.domain;
+                        assert!(
+                            self.runs_attach(domain) || !self.watch.is_detaching(domain),
+                            "an attach of its own while a detach is unanswered (K-1)"
+                        );
+                    }
                     if let ClientRequest::CommandRequest(command) = &message.request {
                         let reference = &command.execution_reference;
                         let meant = self.watch.meant[reference].clone();
