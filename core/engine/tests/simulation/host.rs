@@ -281,7 +281,7 @@ impl World {
         if self.mix.endpoints && self.rng.chance(50.0) {
             return self.work();
         }
-        if self.mix.clocks && self.rng.chance(20.0) {
+        if self.mix.clocks && self.rng.chance(30.0) {
             return self.follow();
         }
         if self.mix.transactions && self.rng.chance(15.0) {
