@@ -259,7 +259,14 @@ impl World {
                 known.clock = Some(clock);
             }
             ClockEventKind::Tick { generation, tick } => {
-                assert!(!known.gap, "a tick from before a gap, or of no known clock");
+                assert!(
+                    !known.gap || self.watch.already_attached.contains(&domain),
+                    "a tick from before a gap, or of no known clock (K-5)"
+                );
+                if known.gap {
+                    known.tick = 0;
+                }
+                known.gap = false;
                 if let Some(clock) = &known.clock {
                     assert!(
                         running || (clock.generation == generation && is_paced(clock)),
