@@ -154,6 +154,8 @@ pub(super) struct Endpoints {
     all: BTreeMap<EndpointId, Endpoint>,
     pub(super) opens: BTreeMap<CallId, Opening>,
     pub(super) settles: BTreeMap<CallId, Settling>,
+    /// What was opened for nobody, and is not yet asked to be let go of.
+    releases: Vec<(Wire, Role)>,
 }
 
 impl Endpoints {
@@ -169,11 +171,14 @@ impl Endpoints {
         self.all.values().any(|endpoint| {
             endpoint.wire().is_some_and(|wire| wire.conn == conn)
                 && match &endpoint.side {
-                    Side::Producer(producer) => producer
-                        .submissions
-                        .values()
-                        .any(|submission| matches!(submission.state, Sent::Flying(_))),
-                    Side::Consumer(consumer) => consumer.reading,
+                    Side::Producer(producer) => {
+                        !producer.submits.is_empty()
+                            || producer
+                                .submissions
+                                .values()
+                                .any(|submission| !matches!(submission.state, Sent::Resolved(_)))
+                    }
+                    Side::Consumer(consumer) => consumer.reading || !consumer.waiting.is_empty(),
                 }
         })
     }
@@ -1388,9 +1393,24 @@ impl Engine {
         }
     }
 
+    /// Has the server let go of what was opened for nobody, as soon as there is room to ask.
     fn release_wire(&mut self, now: Now, wire: Wire, role: Role) {
-        // Without room it stays open until the session ends; the server bounds what a session holds.
-        let _ = self.send(now, wire.conn, Asked::Release, close_request(role, wire.id));
+        self.endpoints.releases.push((wire, role));
+        self.send_releases(now);
+    }
+
+    fn send_releases(&mut self, now: Now) {
+        for (wire, role) in std::mem::take(&mut self.endpoints.releases) {
+            let request = close_request(role, wire.id);
+            let full = matches!(
+                self.send(now, wire.conn, Asked::Release, request),
+                Err(Unsent::Full)
+            );
+            // With its exchange, everything on it ends.
+            if full && self.exchanges.contains_key(&wire.conn) {
+                self.endpoints.releases.push((wire, role));
+            }
+        }
     }
 
     // ---- progress
@@ -1523,6 +1543,7 @@ impl Engine {
 
     /// Lets every endpoint send, read, settle and close what it can.
     pub(super) fn drive_endpoints(&mut self, now: Now) {
+        self.send_releases(now);
         for id in self.endpoints.all.keys().copied().collect::<Vec<_>>() {
             self.admit(id);
             self.send_batches(now, id);

@@ -107,6 +107,8 @@ pub struct Host {
     domain: String,
     /// A transaction whose begin nobody waited for may have moved it.
     domain_unknown: bool,
+    /// A transaction was lost, and told so.
+    left: bool,
     connected: bool,
     pub shut_down: bool,
     rows: u64,
@@ -488,6 +490,7 @@ impl World {
             // Of a transaction that is lost, and nobody said to go on without it.
             assert!(outcome.decided_locally && self.mix.transactions);
             assert_eq!(outcome.disposition, Disposition::Failed);
+            self.host.left = true;
             return;
         };
         assert!(!outcome.decided_locally);
@@ -498,6 +501,7 @@ impl World {
         }
         if let Disposition::ExecutionReferenceConflict
         | Disposition::TransactionTakenOver
+        | Disposition::TransactionDetached
         | Disposition::PreviewStale = outcome.disposition
         {
             assert!(sent.expected_transaction_position.is_some() || self.mix.transactions);
@@ -565,6 +569,8 @@ impl World {
             Disposition::ExecutionReferenceConflict
             | Disposition::TransactionTakenOver
             | Disposition::PreviewStale => self.mix.transactions,
+            // Of a transaction that could not be attached, and that the host left.
+            Disposition::TransactionDetached => self.mix.transactions && self.host.left,
             _ => false,
         };
         assert!(terminal, "no terminal disposition: {outcome:?} (E-6)");
