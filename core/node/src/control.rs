@@ -101,6 +101,9 @@ impl Control {
             (Method::GET, "health") => Ok(self.health()),
             (Method::GET, "counts") => Ok(self.cluster.counts.report()),
             (Method::GET, "batches") => Ok(json!({ "batches": self.cluster.counts.batches() })),
+            (Method::GET, "transactions") => {
+                Ok(json!({ "transactions": self.cluster.transactions() }))
+            }
             (Method::POST, _) => self.post(&path, request).await,
             _ => Err(Problem::NoSuchAction),
         };
@@ -115,7 +118,7 @@ impl Control {
             ),
             Err(Problem::NoSuchAction) => respond(
                 StatusCode::NOT_FOUND,
-                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts and batches are got") }),
+                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts, batches and transactions are got") }),
             ),
         }
     }
@@ -217,6 +220,12 @@ impl Control {
             }
             "disposition" => self.disposition(fields),
             "expire" => self.expire(fields),
+            "transaction" => {
+                let id = fields.text("id")?;
+                let action = fields.needed_text("action")?;
+                let id = self.cluster.with_transaction(id, &action)?;
+                Ok(json!({ "id": id }))
+            }
             "auth" => self.auth(fields),
             "domain_info" => self.domain_info(fields),
             "clock" => self.clock(fields),
