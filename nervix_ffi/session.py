@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from nervix_ffi._clockpump import ClockPump
 from nervix_ffi._endpoint import open_endpoint
 from nervix_ffi._handle import Handle, blocking
-from nervix_ffi._library import extension, lib, library
+from nervix_ffi._library import extension, ffi, lib, library
 from nervix_ffi._native import NULL, Out, check, encode, optional, read_text
 from nervix_ffi._pump import Pump
 from nervix_ffi.cancel import Cancel, Limit
@@ -22,13 +22,27 @@ from nervix_ffi.clock import Clock, DomainClock, read_clock
 from nervix_ffi.clock_events import ClockEvent, read_clock_event
 from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
-from nervix_ffi.enums import Disposition
-from nervix_ffi.errors import CommandFailed, CommandNotCompleted, Error, InvalidArgumentError, UncertainError, UnsupportedError
+from nervix_ffi.enums import Disposition, TransactionState
+from nervix_ffi.errors import (
+    CommandFailed,
+    CommandNotCompleted,
+    Error,
+    InvalidArgumentError,
+    PreviewStale,
+    TransactionError,
+    TransactionExpired,
+    TransactionFailed,
+    TransactionFinished,
+    TransactionTakenOver,
+    UncertainError,
+    UnsupportedError,
+)
 from nervix_ffi.events import Event, SchemaCache, read_event
 from nervix_ffi.fields import FieldsLike
-from nervix_ffi.outcome import Outcome, read_outcome
+from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, subscribe_statement
+from nervix_ffi.transaction import Transaction
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
@@ -135,12 +149,25 @@ class Session:
 
     # ---- commands
 
-    def prepare(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None) -> Execution:
+    def prepare(
+        self,
+        query: str,
+        *,
+        reference: str | None = None,
+        position: int | None = None,
+        preview: TransactionPreview | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Execution:
         """Fixes a command: its text, the selected domain and a new reference. Sends nothing.
 
-        Raises InvalidArgumentError for an empty text or one that has no UTF-8.
+        With ``reference``, that of a command of an earlier session, running it recovers what that one did (E-3): text, selected
+        domain, ``preview`` and ``position`` must be the same; ``position`` is the transaction position that it was sent with, the
+        accepted operations before it, absent outside a transaction (E-2). ``preview`` goes with COMMIT. Raises InvalidArgumentError
+        for an empty text, one that has no UTF-8, or a reference that is no UUIDv7; UnsupportedError when the library lacks the
+        ``transactions`` extension and any of the three is given.
         """
-        return self._prepare(query, Limit(timeout, cancel))
+        return self._prepare(query, Limit(timeout, cancel), reference, position, preview)
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
@@ -151,16 +178,60 @@ class Session:
         """Selects the domain of later commands."""
         return self.execute(f"USE {domain};", timeout=timeout, cancel=cancel)
 
-    def _prepare(self, query: str, limit: Limit) -> Execution:
+    def transaction(
+        self, domain: str | None = None, *, timeout: float | None = None, cancel: Cancel | None = None
+    ) -> Transaction:
+        """A transaction of a domain (the selected one, unless named), for a ``with`` block.
+
+        The block commits at its end, and reverts when it raises; see Transaction. ``timeout`` (seconds) and ``cancel`` bound its begin
+        and the commit at its end, each. A domain that is named is selected until the transaction is over.
+        """
+        return Transaction(self, self._named(domain, "a transaction"), timeout, cancel)
+
+    def _prepare(
+        self,
+        query: str,
+        limit: Limit,
+        reference: str | None = None,
+        position: int | None = None,
+        preview: TransactionPreview | None = None,
+    ) -> Execution:
         data = encode(query, "the command")
+        plain = reference is None and position is None and preview is None
+        if not plain and not extension("transactions"):
+            raise UnsupportedError(
+                f"a given reference, position or preview needs a library with the transactions extension, which {library().path} lacks"
+            )
+        known, known_len = optional(reference, "the reference")
+        place = NULL if position is None else ffi.new("uint64_t *", position)
+        shown = TransactionPreview("", 0, b"") if preview is None else preview
+        name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
+        basis = NULL if preview is None else shown.basis
+
+        def call(session: CData, token: CData) -> partial[CData]:
+            if plain:
+                return partial(lib.nx_session_prepare, session, data, len(data), token, out.place)
+            return partial(
+                lib.nxx_session_prepare,
+                session,
+                data,
+                len(data),
+                known,
+                known_len,
+                place,
+                name,
+                name_len,
+                shown.position,
+                basis,
+                len(shown.basis),
+                token,
+                out.place,
+            )
+
         with Out("nx_execution", lib.nx_execution_free) as out:
             # Preparing sends nothing: a limit that is over already is left for the run to report, with the reference.
             over = limit.triggered or limit.remaining() == 0.0
-            blocking(
-                self._handle,
-                lambda session, token: partial(lib.nx_session_prepare, session, data, len(data), token, out.place),
-                Limit(None, None) if over else limit,
-            )
+            blocking(self._handle, call, Limit(None, None) if over else limit)
             return Execution(self, query, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
@@ -440,6 +511,23 @@ class _reader(Generic[E]):  # noqa: N801 - a function with a weak reference
         return self._read(session, limit)
 
 
+def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:
+    """What kind of news about the session's transaction an outcome is, if it is any."""
+    if outcome.disposition == Disposition.PREVIEW_STALE:
+        return PreviewStale
+    if outcome.disposition == Disposition.TRANSACTION_TAKEN_OVER:
+        return TransactionTakenOver
+    if outcome.disposition != Disposition.FAILED or outcome.transaction is None:
+        return None
+    kinds: dict[int, type[TransactionError]] = {
+        TransactionState.EXPIRED: TransactionExpired,
+        TransactionState.FAILED: TransactionFailed,
+        TransactionState.COMMITTED: TransactionFinished,
+        TransactionState.REVERTED: TransactionFinished,
+    }
+    return kinds.get(outcome.transaction.state)
+
+
 def _not_completed(execution: Execution, outcome: Outcome) -> Error:
     failure: Error
     if outcome.disposition == Disposition.OUTCOME_UNKNOWN:
@@ -450,6 +538,8 @@ def _not_completed(execution: Execution, outcome: Outcome) -> Error:
         uncertain.outcome = outcome
         uncertain.reference = outcome.reference
         failure = uncertain
+    elif (kind := _transaction_error(outcome)) is not None:
+        failure = kind(execution.query, outcome)
     elif outcome.disposition == Disposition.FAILED:
         failure = CommandFailed(execution.query, outcome)
     else:

@@ -100,7 +100,17 @@ impl Engine {
                 }
                 self.back_off(now, execution);
             }
-            _ => self.settle(execution, of_command(reply)),
+            _ => {
+                let mut outcome = of_command(reply);
+                let of = self
+                    .executions
+                    .get(&execution)
+                    .and_then(|held| held.transaction.clone());
+                if of.is_some() && outcome.transaction.is_none() {
+                    outcome.transaction = self.transaction_ended(of.as_deref());
+                }
+                self.settle(execution, outcome);
+            }
         }
     }
 
@@ -261,15 +271,19 @@ impl Engine {
                 }
                 let route = route(&query, self.holds_transaction());
                 if let (Some(lost), false) = (self.transaction_lost(), is_local(&route)) {
+                    let refused = Outcome {
+                        transaction: self.transaction_ended(None),
+                        ..local(Disposition::Failed, lost)
+                    };
                     match &route {
                         Route::Command(Act::Begin) => self.leave_lost_transaction(),
                         Route::Command(Act::Revert) => {
                             self.leave_lost_transaction();
-                            self.settle(execution, local(Disposition::Failed, lost));
+                            self.settle(execution, refused);
                             return true;
                         }
                         _ => {
-                            self.settle(execution, local(Disposition::Failed, lost));
+                            self.settle(execution, refused);
                             return true;
                         }
                     }
@@ -284,7 +298,8 @@ impl Engine {
                     held.route = Some(route.clone());
                     if let Some((transaction, position, preview)) = position {
                         held.transaction = Some(transaction);
-                        held.position = Some(position);
+                        // One that it was prepared with is that of its first sending.
+                        held.position.get_or_insert(position);
                         if route == Route::Command(Act::Commit) && held.preview.is_none() {
                             held.preview = preview;
                         }

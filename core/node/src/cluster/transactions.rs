@@ -101,6 +101,16 @@ struct Work<'a> {
     placed: bool,
 }
 
+/// What a statement needs of the position that its request expects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is there, and right.
+    Stated,
+    /// It is right where it is there.
+    AsFound,
+    Anywhere,
+}
+
 pub(super) fn leader_redirect(state: &State) -> LeaderRedirect {
     let leader = state
         .leader
@@ -267,7 +277,8 @@ impl Cluster {
         match act {
             Act::Begin => begin(state, work),
             Act::Commit => self.commit(state, work),
-            Act::Revert => match self.place(state, work, false) {
+            // Where it goes is no question for what takes everything back.
+            Act::Revert => match self.place(state, work, Place::Anywhere) {
                 Ok(id) => {
                     if let Some(transaction) = state.transactions.get_mut(&id) {
                         transaction.revert(work.now);
@@ -312,7 +323,7 @@ impl Cluster {
     }
 
     /// The transaction that the session holds, once the request turned out to mean it as it is.
-    fn place(&self, state: &State, work: &mut Work<'_>, appends: bool) -> Result<String, String> {
+    fn place(&self, state: &State, work: &mut Work<'_>, place: Place) -> Result<String, String> {
         let Some(held) = state.transactions.held(work.session.id) else {
             let over = work
                 .concerns
@@ -334,6 +345,7 @@ impl Cluster {
             return Ok(held.id.clone());
         }
         match work.request.expected_transaction_position {
+            _ if place == Place::Anywhere => Ok(held.id.clone()),
             Some(expected) if expected != held.position() => {
                 self.counts.forbidden("position");
                 Err(format!(
@@ -342,7 +354,7 @@ impl Cluster {
                     held.position()
                 ))
             }
-            None if appends => {
+            None if place == Place::Stated => {
                 self.counts.forbidden("position");
                 Err(format!(
                     "a command that appends to transaction {} says at which position",
@@ -377,7 +389,7 @@ impl Cluster {
         text: &str,
         operation: TransactionOperation,
     ) -> Step {
-        let id = match self.place(state, work, true) {
+        let id = match self.place(state, work, Place::Stated) {
             Ok(id) => id,
             Err(refusal) => return Step::failed(refusal),
         };
@@ -411,7 +423,7 @@ impl Cluster {
 
     /// Says why a statement is not appended: what is wrong with it, if anything is.
     fn refuse(&self, state: &State, work: &mut Work<'_>, text: &str) -> Step {
-        let id = match self.place(state, work, true) {
+        let id = match self.place(state, work, Place::Stated) {
             Ok(id) => id,
             Err(refusal) => return Step::failed(refusal),
         };
@@ -428,7 +440,7 @@ impl Cluster {
     }
 
     fn commit(&self, state: &mut State, work: &mut Work<'_>) -> Step {
-        let id = match self.place(state, work, false) {
+        let id = match self.place(state, work, Place::AsFound) {
             Ok(id) => id,
             Err(refusal) => return Step::failed(refusal),
         };
