@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -518,6 +520,78 @@ def test_a_leader_that_moves_under_any_command_of_a_transaction_costs_nothing(
             cluster.control("cut", how="abort")
         cluster.control("release")
         check_script(cluster, call.result())
+
+
+def disturb(node: LoopbackNode, dice: random.Random) -> None:
+    """Arm or do one thing that goes wrong, for the next frames of a transaction."""
+    requests = dice.choice(["CommandRequest", "AttachTransactionRequest"])
+    replies = dice.choice(["CommandOutcome", "AttachOutcome", "LeadershipObserved", "SubscribeOutcome"])
+    direction = dice.choice(["in", "out"])
+    kind = requests if direction == "in" else replies
+    faults: list[tuple[str, dict[str, Any]]] = [
+        ("cut", {"how": dice.choice(["close", "abort", "reset", "goaway"])}),
+        (
+            "cut",
+            {
+                "how": dice.choice(["close", "abort", "reset", "goaway", "status"]),
+                "direction": direction,
+                "when": dice.choice(["before", "after"]),
+                "kind": kind,
+                "nth": dice.randint(1, 3),
+            },
+        ),
+        ("corrupt", {"what": dice.choice(["identifier", "truncated", "union_tag", "required"]), "kind": replies}),
+        ("parts", {"bytes": dice.randint(1, 40), "notices": True, "count": 3}),
+        (
+            "reject",
+            {"kind": requests, "reason": dice.choice(["TooManyRequestsInFlight", "ServerBusy"]), "count": dice.randint(1, 2)},
+        ),
+        ("refuse_subscribe", {"count": 1}),
+        ("disposition", {"disposition": "OutcomeUnknown", "execute": dice.random() < 0.5}),
+        ("disposition", {"disposition": "LeaderRedirect"}),
+        ("delay", {"kind": requests, "millis": dice.randint(1, 20), "when": dice.choice(["before", "after"])}),
+        ("end", {"reason": dice.choice(["ServerShuttingDown", "ProtocolViolated"])}),
+        ("leader", {"leader": dice.choice(list(node.nodes))}),
+        ("transaction", {"action": "detach"}),
+    ]
+    action, body = dice.choice(faults)
+    if action == "transaction" and not any(it["state"] == "OPEN" and it["session"] for it in transactions(node)):
+        return
+    node.control(action, **body)
+
+
+@pytest.mark.rule("X-2", "X-3", "X-5", "X-6", "D-1", "D-5", "L-3", "E-2", "E-3")
+@pytest.mark.parametrize("seed", range(int(os.environ.get("NERVIX_TRANSACTION_SEEDS", "6"))))
+def test_faults_at_random_leave_every_transaction_whole(cluster: LoopbackNode, seed: int) -> None:
+    dice = random.Random(seed)
+    expected: dict[str, int] = {}
+    with connect(cluster, cluster.leader) as session:
+        session.attach_clock(timeout=PATIENCE)
+        session.subscribe("readings", timeout=PATIENCE)
+        for round_ in range(8):
+            kept = dice.random() < 0.8
+            with suppress(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:
+                for step in range(dice.randint(1, 4)):
+                    if dice.random() < 0.7:
+                        disturb(cluster, dice)
+                    names = [f"s{round_}_{step}_{number}" for number in range(dice.randint(1, 3))]
+                    query = " ".join(f"CREATE SCHEMA {name} (id U32);" for name in names)
+                    outcome = tx.execute(query, timeout=PATIENCE)
+                    assert outcome.reference is not None
+                    if kept:
+                        expected[outcome.reference] = len(names)
+                if dice.random() < 0.5:
+                    disturb(cluster, dice)
+                if not kept:
+                    _ = 1 / 0
+            cluster.control("clear")
+            assert tx.status is not None
+            # A revert that was cut off is recovered like any other command.
+            assert tx.status.state == (TransactionState.COMMITTED if kept else TransactionState.REVERTED)
+    assert applied(cluster) == expected
+    assert forbidden(cluster) == {}
+    assert not any(it["state"] == "OPEN" for it in transactions(cluster))
+    assert counts(cluster)["sessions"]["ended"]["end_stream"] == 0
 
 
 @pytest.mark.rule("X-4", "X-1")
