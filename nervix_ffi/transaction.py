@@ -150,7 +150,7 @@ class Transaction:
         """Carries out everything that was accepted, in order. ``timeout`` is in seconds.
 
         With ``expected_preview``, only if the transaction is still what that preview showed: otherwise PreviewStale is raised,
-        nothing was applied, and the transaction stays open (X-4). Without it, the newest preview is expected. Raises
+        nothing was applied, and the transaction stays open (X-4): catch it inside of the block to go on. Without it, the newest preview is expected. Raises
         UnsupportedError for a preview when the library lacks the ``transactions`` extension; TransactionFailed when an operation
         failed; TransactionTakenOver, TransactionExpired or TransactionFinished when it is over; and whatever ``Execution.run``
         raises. After UncertainError the commit may have happened: nothing is reverted, and running the error's ``execution``

@@ -89,7 +89,7 @@ def test_what_is_appended_is_carried_out_at_the_end_of_the_block(node: LoopbackN
         assert tx.admission is not None
         assert tx.admission.operation == tx.admission.preview.position == 2
         assert len(tx.admission.preview.basis) == 32
-        assert not tx.finished
+        assert [it["state"] for it in transactions(node)] == ["OPEN"]
     assert tx.finished
     assert (tx.status.state, tx.status.accepted, tx.status.applied) == (TransactionState.COMMITTED, 2, 2)
     assert exists(node, "RELAY made_rows")
@@ -116,7 +116,8 @@ def test_a_transaction_is_committed_and_reverted_by_hand_and_then_over(node: Loo
         outcome = tx.commit(timeout=PATIENCE)
         assert outcome.completed
         assert exists(node, "SCHEMA made")
-        for call in (tx.commit, tx.revert, lambda: tx.execute(RELAY)):
+        calls: list[Callable[[], object]] = [tx.commit, tx.revert, lambda: tx.execute(RELAY)]
+        for call in calls:
             with pytest.raises(nervix_ffi.InvalidArgumentError, match="finished"):
                 call()
     with session.transaction() as tx:
@@ -485,6 +486,20 @@ def test_a_cut_around_any_frame_of_a_transaction_costs_nothing(
     with LoopbackNode(nodes, load=GRAPH) as node, connect(node, node.leader) as session:
         node.control("cut", direction=direction, kind=kind, when=when, nth=nth, how="abort")
         check_script(node, run_script(session))
+
+
+@pytest.mark.rule("L-3", "D-5", "D-6", "S-7", "K-5", "X-6")
+@pytest.mark.parametrize("nth", range(1, 12))
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_a_cut_around_any_frame_brings_everything_back_in_its_order(
+    node: LoopbackNode, session: nervix_ffi.Session, direction: str, when: str, nth: int
+) -> None:
+    node.control("cut", direction=direction, when=when, nth=nth, how="abort")
+    session.attach_clock(timeout=PATIENCE)
+    session.subscribe("sites", timeout=PATIENCE)
+    check_script(node, run_script(session))
+    wait(node, sessions={"exactly": 1}, subscriptions={"exactly": 1}, clocks={"exactly": 1})
 
 
 @pytest.mark.rule("X-6", "D-5", "D-6")
