@@ -114,6 +114,8 @@ class Session:
         self._pump = Pump(_reader(own, Session._read_event))
         self._clocks = ClockPump(_reader(own, Session._read_clock_event))
         self._domain = domain
+        #: The transaction that the session holds, if it was begun as an object.
+        self._transaction: Callable[[], Transaction | None] = lambda: None
         #: Held while a command is prepared in another domain than the selected one.
         self._selecting = threading.RLock()
         weakref.finalize(self, self._handle.close)
@@ -251,10 +253,14 @@ class Session:
         if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
             # The attempt before the signal took effect, and this one is refused for it.
             outcome = replace(outcome, disposition=Disposition.COMPLETED)
-        if outcome.completed:
+        refusal = None if outcome.completed else _not_completed(execution, outcome)
+        transaction = self._transaction()
+        if transaction is not None:
+            transaction._learn(execution, outcome, refusal)
+        if refusal is None:
             self._completed(execution)
         elif check:
-            raise _not_completed(execution, outcome)
+            raise refusal
         return outcome
 
     def _follows(self, domain: str | None) -> bool:

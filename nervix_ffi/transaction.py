@@ -7,6 +7,7 @@ repetition are the library's.
 from __future__ import annotations
 
 import re
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from nervix_ffi.errors import (
     InvalidArgumentError,
     PreviewStale,
     TransactionError,
-    TransactionFinished,
     UnsupportedError,
 )
 from nervix_ffi.outcome import Outcome, TransactionAdmission, TransactionPreview, TransactionStatus
@@ -96,16 +96,26 @@ class Transaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
-            if self._failure is not None:
-                # A block that went on after this would end as if all were well.
-                self._leave()
-                raise self._failure
-            if not self._done:
-                self.commit(timeout=self._timeout, cancel=self._cancel)
-        elif self._deciding is None:
+        if kind is not None:
             # What the block raised is the news. A transaction that cannot be reverted now expires.
-            with suppress(Error):
+            self._abandon()
+        elif self._failure is not None:
+            # A block that went on after this would end as if all were well.
+            self._abandon()
+            raise self._failure
+        elif not self._done:
+            try:
+                self.commit(timeout=self._timeout, cancel=self._cancel)
+            except BaseException:
+                self._abandon()
+                raise
+
+    def _abandon(self) -> None:
+        """Lets go of it without a commit, unless one may have happened."""
+        with suppress(Error):
+            if self._failure is not None:
+                self._leave()
+            elif self._begun and not self._done and self._deciding is None:
                 self.revert(timeout=REVERT_PATIENCE)
 
     def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
@@ -119,9 +129,10 @@ class Transaction:
         self._selected = session.domain
         outcome = session._in_domain(self.domain, "BEGIN;", Limit(timeout, cancel), check=True)
         self._begun = True
+        self.status = outcome.transaction
+        session._transaction = weakref.ref(self)
         # The library has selected it as well.
         session._domain = self.domain
-        self._learn(outcome)
         return outcome
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
@@ -130,15 +141,15 @@ class Transaction:
         The outcome says that it was accepted, not that it was carried out (X-3). A refused statement raises CommandFailed, and
         leaves the transaction as it was; of several, those before the refused one stay accepted (``outcome.statements``, E-7).
         Raises TransactionTakenOver, TransactionExpired or TransactionFinished when it is over, and whatever ``Execution.run``
-        raises. After UncertainError run the error's ``execution`` again before anything else, or let the block revert.
+        raises. After UncertainError run the error's ``execution`` again before anything else, or let the block revert: the statement
+        may have been accepted, and a commit without ``expected_preview`` would then carry it out.
         """
         if _COMMIT.fullmatch(query):
             return self._decide(query, None, Limit(timeout, cancel), check)
         if _REVERT.fullmatch(query):
             return self.revert(timeout=timeout, cancel=cancel)
         self._check()
-        limit = Limit(timeout, cancel)
-        return self._run(self._session._prepare(query, limit), limit, check)
+        return self._session.execute(query, timeout=timeout, cancel=cancel, check=check)
 
     def commit(
         self,
@@ -150,7 +161,8 @@ class Transaction:
         """Carries out everything that was accepted, in order. ``timeout`` is in seconds.
 
         With ``expected_preview``, only if the transaction is still what that preview showed: otherwise PreviewStale is raised,
-        nothing was applied, and the transaction stays open (X-4): catch it inside of the block to go on. Without it, the newest preview is expected. Raises
+        nothing was applied, and the transaction stays open (X-4); catch it inside of the block to go on. Without it, the newest
+        preview is expected. A commit whose outcome is unknown is asked about again, as it was. Raises
         UnsupportedError for a preview when the library lacks the ``transactions`` extension; TransactionFailed when an operation
         failed; TransactionTakenOver, TransactionExpired or TransactionFinished when it is over; and whatever ``Execution.run``
         raises. After UncertainError the commit may have happened: nothing is reverted, and running the error's ``execution``
@@ -159,13 +171,17 @@ class Transaction:
         return self._decide("COMMIT;", expected_preview, Limit(timeout, cancel), True)
 
     def revert(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
-        """Ends it without carrying anything out. ``timeout`` is in seconds. Raises what ``execute`` raises."""
+        """Ends it without carrying anything out. ``timeout`` is in seconds. Raises what ``execute`` raises, and InvalidArgumentError
+        while the outcome of a commit is unknown.
+        """
         if self._failure is not None:
             self._leave()
-            raise self._failure
         self._check()
-        limit = Limit(timeout, cancel)
-        outcome = self._run(self._session._prepare("REVERT;", limit), limit, True)
+        if self._deciding is not None:
+            raise InvalidArgumentError(
+                f"the commit may have happened (reference {self._deciding.reference}): commit again to learn what became of it"
+            )
+        outcome = self._session.execute("REVERT;", timeout=timeout, cancel=cancel)
         self._finish()
         return outcome
 
@@ -176,41 +192,37 @@ class Transaction:
                 f"committing against a preview needs a library with the transactions extension, which {library().path} lacks; "
                 "commit without expected_preview"
             )
-        execution = self._session._prepare(query, limit, preview=preview)
+        # A commit that may have happened is asked about, and never made a second time (E-3).
+        execution = self._deciding or self._session._prepare(query, limit, preview=preview)
         self._deciding = execution
         try:
-            outcome = self._run(execution, limit, check)
+            return self._session._run(execution, limit, check)
         except Error as failure:
-            if failure.kind not in _MAYBE:
+            if failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted):
                 self._deciding = None
             raise
-        if outcome.disposition != Disposition.OUTCOME_UNKNOWN:
+
+    def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
+        """Takes what the outcome of any command of the session tells of this transaction."""
+        if execution is self._deciding and outcome.disposition != Disposition.OUTCOME_UNKNOWN:
             self._deciding = None
-        if outcome.completed:
-            self._finish()
-        return outcome
-
-    def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
-        try:
-            outcome = self._session._run(execution, limit, check)
-        except CommandNotCompleted as failure:
-            self._learn(failure.outcome)
-            if isinstance(failure, TransactionError) and not isinstance(failure, PreviewStale):
-                self._failure = failure
+            if failure is None:
                 self._finish()
-            raise
-        self._learn(outcome)
-        return outcome
-
-    def _learn(self, outcome: Outcome) -> None:
-        """Takes what an outcome reports of this transaction."""
-        status = outcome.transaction
-        if status is not None and (self.status is None or status.id == self.status.id):
+        status, before = outcome.transaction, self.status
+        if status is not None and (before is None or (status.id == before.id and status.accepted >= before.accepted)):
             self.status = status
             if status.state not in (TransactionState.OPEN, TransactionState.COMMITTING):
                 self._finish()
-        if outcome.admission is not None and outcome.admission.preview.transaction == self.id:
-            self.admission = outcome.admission
+        admission, newest = outcome.admission, self.admission
+        if (
+            admission is not None
+            and admission.preview.transaction == self.id
+            and (newest is None or admission.operation > newest.operation)
+        ):
+            self.admission = admission
+        if isinstance(failure, TransactionError) and not isinstance(failure, PreviewStale):
+            self._failure = failure
+            self._finish()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -226,8 +238,9 @@ class Transaction:
             return
         self._done = True
         session, selected = self._session, self._selected
-        lost = self._failure is not None and not isinstance(self._failure, TransactionFinished)
-        if selected is not None and selected != self.domain and not lost:
+        session._transaction = lambda: None
+        if selected is not None and selected != self.domain:
+            # Refused while the library holds on to a lost transaction: then it follows when that is left.
             with suppress(Error):
                 session.use(selected)
 

@@ -389,6 +389,79 @@ def test_an_uncertain_commit_reverts_nothing_and_is_recovered(node: LoopbackNode
     assert list(applied(node).values()) == [1]
 
 
+@pytest.mark.rule("X-5", "E-3")
+@pytest.mark.parametrize("again", ["block", "commit", "execution"])
+def test_an_uncertain_commit_that_is_caught_is_asked_about_and_not_made_again(node: LoopbackNode, again: str) -> None:
+    with connect(node, retry_timeout=1.0) as session:
+        with session.transaction(timeout=PATIENCE) as tx:
+            append = tx.execute(SCHEMA, timeout=PATIENCE)
+            node.control("cut", direction="out", when="before", kind="CommandOutcome", how="abort")
+            node.control("accept", mode="refuse")
+            with pytest.raises(nervix_ffi.UncertainError) as caught:
+                tx.commit(timeout=PATIENCE)
+            with pytest.raises(nervix_ffi.InvalidArgumentError, match="may have happened"):
+                tx.revert()
+            node.control("accept", mode="accept")
+            if again == "commit":
+                assert tx.commit(timeout=PATIENCE).reference == caught.value.reference
+            elif again == "execution":
+                assert caught.value.execution is not None
+                caught.value.execution.run(timeout=PATIENCE)
+            assert tx.finished == (again != "block")
+        assert tx.finished
+        assert counts(node)["executed"][caught.value.reference] == 1
+    assert applied(node) == {append.reference: 1}
+
+
+@pytest.mark.rule("X-2", "X-3", "C-10")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_block_that_gave_up_on_an_append_reverts(node: LoopbackNode, session: nervix_ffi.Session, when: str) -> None:
+    with pytest.raises(nervix_ffi.DeadlineError), session.transaction() as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("delay", when=when, millis=600)
+        tx.execute(RELAY, timeout=0.2)
+    assert tx.finished
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert session.execute(SCHEMA, timeout=PATIENCE).completed
+
+
+@pytest.mark.rule("X-3", "X-4", "E-3")
+def test_a_reviewed_commit_does_not_take_in_an_append_that_nobody_asked_about(node: LoopbackNode) -> None:
+    with connect(node, retry_timeout=1.0) as session:
+        with pytest.raises(nervix_ffi.PreviewStale), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+            tx.execute(SCHEMA, timeout=PATIENCE)
+            node.control("cut", direction="out", when="before", kind="CommandOutcome", how="abort")
+            node.control("accept", mode="refuse")
+            with pytest.raises(nervix_ffi.UncertainError):
+                tx.execute(RELAY, timeout=PATIENCE)
+            node.control("accept", mode="accept")
+            tx.commit(expected_preview=tx.preview, timeout=PATIENCE)
+        assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+        assert not exists(node, "SCHEMA made")
+    assert forbidden(node) == {}
+
+
+@pytest.mark.rule("X-3", "X-6")
+def test_what_the_session_runs_by_itself_is_part_of_the_transaction(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    with session.transaction() as tx:
+        outcome = session.execute(SCHEMA, timeout=PATIENCE)
+        assert tx.admission == outcome.admission
+        node.control("transaction", action="take_over")
+        with pytest.raises(nervix_ffi.TransactionTakenOver):
+            session.execute(RELAY, timeout=PATIENCE)
+        with pytest.raises(nervix_ffi.TransactionTakenOver):
+            tx.execute(RELAY, timeout=PATIENCE)
+        with pytest.raises(nervix_ffi.TransactionTakenOver):
+            tx.revert(timeout=PATIENCE)
+        with pytest.raises(nervix_ffi.TransactionTakenOver):
+            tx.__exit__(None, None, None)
+        with session.transaction() as second:
+            second.execute(SCHEMA, timeout=PATIENCE)
+        assert second.finished
+        tx._failure = None
+    assert exists(node, "SCHEMA made")
+
+
 @pytest.mark.rule("X-5", "E-6")
 @pytest.mark.parametrize("execute", [True, False])
 def test_a_commit_that_is_under_way_is_waited_for(node: LoopbackNode, session: nervix_ffi.Session, execute: bool) -> None:

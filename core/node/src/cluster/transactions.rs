@@ -347,7 +347,9 @@ impl Cluster {
         match work.request.expected_transaction_position {
             _ if place == Place::Anywhere => Ok(held.id.clone()),
             Some(expected) if expected != held.position() => {
-                self.counts.forbidden("position");
+                if place == Place::Stated {
+                    self.counts.forbidden("position");
+                }
                 Err(format!(
                     "transaction {} is at position {}, and the command expects {expected}",
                     held.id,
