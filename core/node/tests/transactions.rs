@@ -319,7 +319,7 @@ async fn reverts_apply_nothing_and_only_a_clean_end_is_one() {
         } else {
             session.reset();
         }
-        drop(session.end().await);
+        let _ = session.end().await;
         node.wait(json!({"sessions": {"exactly": 1}})).await;
         let list = node.get("transactions").await;
         let one = list["transactions"]
