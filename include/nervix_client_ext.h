@@ -111,8 +111,10 @@ bool nxx_outcome_admission(const nx_outcome *outcome, uint64_t *operation, const
  * were read from. The host calls the release callbacks of both structures. */
 nx_error *nxx_batch_arrow(const nx_batch *batch, struct ArrowSchema *schema, struct ArrowArray *array);
 
-/* A batch of exactly the fields of a schema, from an Arrow struct array of the same types; nothing is converted. The structures
- * are consumed, whether the call succeeds or not. INVALID_ARGUMENT names the first difference. */
+/* A batch of exactly the fields of a schema, from an Arrow struct array whose columns have their names, order and types; nothing
+ * is converted. What the Arrow schema calls nullable, the names of list elements and metadata do not matter; slices are taken as
+ * they are. Everything is copied into the batch's own stream. The structures are consumed, whether the call succeeds or not.
+ * INVALID_ARGUMENT names the first difference, or the column and first row of a null in a required field. */
 nx_error *nxx_batch_from_arrow(const nx_schema *schema, struct ArrowSchema *arrow_schema, struct ArrowArray *array,
     nx_batch **out);
 

@@ -6,7 +6,7 @@ them from an emitter, each a Delivery to settle. Every failure is an ``Error``. 
 they bind, for example (B-1).
 """
 
-from nervix_ffi._endpoint import Grant, Policy
+from nervix_ffi._endpoint import Endpoint, Grant, Policy
 from nervix_ffi._library import Library, library
 from nervix_ffi.batch import Batch, BatchBuilder, NestedColumn
 from nervix_ffi.cancel import Cancel
@@ -148,6 +148,7 @@ __all__ = [
     "DomainClock",
     "EndReason",
     "Ended",
+    "Endpoint",
     "EndpointState",
     "Error",
     "ErrorKind",

@@ -7,13 +7,25 @@ not know where events come from.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, MutableSequence
+from typing import TYPE_CHECKING
 
 from nervix_ffi._turns import Turns
+from nervix_ffi._unbroken import ending, putting, run
 from nervix_ffi.cancel import Limit
-from nervix_ffi.clock_events import ClockChanged, ClockEnded, ClockEvent, ClockInterrupted, ClockRestorationFailed, ClockTick
+from nervix_ffi.clock_events import (
+    ClockChanged,
+    ClockEnded,
+    ClockEvent,
+    ClockInterrupted,
+    ClockRestorationFailed,
+    ClockTick,
+    read_clock_event,
+)
 from nervix_ffi.enums import ClockState
+
+if TYPE_CHECKING:
+    from nervix_ffi._ffi import CData
 
 __all__ = ["ClockPump", "ClockQueue", "Sleeper"]
 
@@ -26,27 +38,34 @@ class ClockQueue:
         self.over = False
         self._events: list[ClockEvent] = []
 
-    def put(self, event: ClockEvent) -> None:
-        """Keeps an event in place of those that it makes old (K-3)."""
+    def putting(self, event: ClockEvent) -> Iterable[object]:
+        """The steps that keep an event in place of those that it makes old (K-3)."""
         ticks = [kept for kept in self._events if isinstance(kept, ClockTick) and kept.domain == event.domain]
-        self._events = [kept for kept in self._events if kept not in ticks and not _replaces(event, kept)]
-        self._events.append(event)
+        events = [kept for kept in self._events if kept not in ticks and not _replaces(event, kept)]
+        events.append(event)
         # A tick goes with its clock: never handed out before it, and worth nothing after another.
-        self._events += [tick for tick in ticks if _outlives(tick, event)]
+        events += [tick for tick in ticks if _outlives(tick, event)]
+        return putting(self, "_events", events)
+
+    def put(self, event: ClockEvent) -> None:
+        """Keeps an event."""
+        run(self.putting(event))
 
     def take(self) -> ClockEvent | None:
         """The oldest event kept."""
         return self._events.pop(0) if self._events else None
 
-    def take_of(self, domain: str) -> list[ClockEvent]:
-        """Every event of one domain, taken out."""
-        taken = [event for event in self._events if event.domain == domain]
+    def of(self, domain: str) -> list[ClockEvent]:
+        """Every event of one domain."""
+        return [event for event in self._events if event.domain == domain]
+
+    def forget(self, domain: str) -> None:
+        """Takes out every event of one domain."""
         self._events = [event for event in self._events if event.domain != domain]
-        return taken
 
     def clear(self) -> None:
         """Forgets what is kept."""
-        self._events.clear()
+        self._events = []
 
 
 def _replaces(new: ClockEvent, old: ClockEvent) -> bool:
@@ -91,12 +110,12 @@ class Sleeper:
 
 
 class ClockPump(Turns[ClockEvent]):
-    """Who reads a session's clock events. ``read`` waits for the next one."""
+    """Who reads a session's clock events."""
 
-    def __init__(self, read: Callable[[Limit], ClockEvent]) -> None:
-        super().__init__(read)
-        self._queues: weakref.WeakValueDictionary[str, ClockQueue] = weakref.WeakValueDictionary()
-        self._sleepers: set[Sleeper] = set()
+    def __init__(self, read: Callable[[Limit, MutableSequence[CData]], None]) -> None:
+        super().__init__(read, read_clock_event)
+        self._queues: dict[str, weakref.ref[ClockQueue]] = {}
+        self._sleepers: dict[Sleeper, None] = {}
         #: Domains whose clock is lost for now (B-11).
         self._lost: set[str] = set()
         #: Events of domains that no object reads, kept for whoever asks for any event.
@@ -104,51 +123,65 @@ class ClockPump(Turns[ClockEvent]):
 
     def attach(self, queue: ClockQueue) -> None:
         """Routes the events of the queue's domain to it, those that were read already included."""
+        self.check()
         assert queue.domain is not None
-        with self._changed:
-            self._queues[queue.domain] = queue
-            for event in self.unclaimed.take_of(queue.domain):
+        with self._lock:
+            self._sort()
+            for event in self.unclaimed.of(queue.domain):
                 queue.put(event)
-            self._changed.notify_all()
+            self._queues[queue.domain] = weakref.ref(queue)
+            self.unclaimed.forget(queue.domain)
+        run(self._ringing())
 
     def detach(self, queue: ClockQueue) -> None:
         """Ends a queue: its reader comes back, its events are forgotten."""
-        with self._changed:
-            queue.over = True
+        queue.over = True
+        if self.inherited:
+            return
+        with self._lock:
             queue.clear()
-            if queue.domain is not None and self._queues.get(queue.domain) is queue:
-                del self._queues[queue.domain]
+            if queue.domain is not None and self._queue_of(queue.domain) is queue:
+                self._queues.pop(queue.domain, None)
         self._call_back(queue)
 
-    @contextmanager
-    def sleeping(self, domain: str, same: Callable[[ClockChanged], bool]) -> Iterator[Sleeper]:
+    def _queue_of(self, domain: str) -> ClockQueue | None:
+        known = self._queues.get(domain)
+        return None if known is None else known()
+
+    def sleeper(self, domain: str, same: Callable[[ClockChanged], bool]) -> Sleeper:
         """A place for one sleep by a clock; ``same`` says whether a change leaves it as it is."""
-        with self._changed:
-            sleeper = Sleeper(domain, domain in self._lost, same)
-            self._sleepers.add(sleeper)
-        try:
-            yield sleeper
-        finally:
-            with self._changed:
-                self._sleepers.discard(sleeper)
+        self.check()
+        with self._lock:
+            return Sleeper(domain, domain in self._lost, same)
+
+    def sleeping(self, sleeper: Sleeper) -> CData:
+        """``with sleeping(sleeper):`` has it hear what happens to its clock."""
+        awake = ending(map(self._sleepers.pop, (sleeper,), (None,)))
+        with self._lock:
+            # It may have been lost or found since.
+            sleeper.lost = sleeper.domain in self._lost
+            self._sleepers[sleeper] = None
+        return awake
 
     def forget(self, domain: str) -> None:
         """The session follows the clock of the domain no longer: whoever sleeps by it wakes up."""
-        with self._changed:
+        if self.inherited:
+            return
+        with self._lock:
             self._lost.discard(domain)
-            self.unclaimed.take_of(domain)
-            woken = [sleeper for sleeper in self._sleepers if sleeper.domain == domain]
+            self.unclaimed.forget(domain)
+            woken = [sleeper for sleeper in self._sleepers.copy() if sleeper.domain == domain]
             for sleeper in woken:
                 sleeper.woken = True
         for sleeper in woken:
             self._call_back(sleeper)
 
-    def _route(self, event: ClockEvent) -> None:
+    def _route(self, event: ClockEvent) -> Iterable[object]:
         if isinstance(event, ClockInterrupted):
             self._lost.add(event.domain)
         elif not isinstance(event, ClockRestorationFailed):
             self._lost.discard(event.domain)
-        for sleeper in self._sleepers:
+        for sleeper in self._sleepers.copy():
             if sleeper.domain == event.domain:
                 sleeper.hear(event)
-        (self._queues.get(event.domain) or self.unclaimed).put(event)
+        return (self._queue_of(event.domain) or self.unclaimed).putting(event)

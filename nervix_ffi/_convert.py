@@ -103,6 +103,11 @@ def _first_null(array: Array) -> int:
     return int(compute.index(array.is_valid(), False).as_py())
 
 
+def _validity(present: Array) -> pyarrow.Buffer:
+    """A bitmap that starts with the first row."""
+    return (pyarrow.concat_arrays([present, present.slice(0, 0)]) if present.offset else present).buffers()[1]
+
+
 def _aligned(array: Array) -> Array:
     """The array, copied when a buffer does not lie where its items can be read."""
     if any(buffer is not None and buffer.address % 8 for buffer in array.buffers()):
@@ -173,12 +178,12 @@ def _conform_list(array: Array, levels: Sequence[Level], cast: bool) -> Array:
     if _is(given, "list") and not array.null_count:
         first = array.offsets[0].as_py()
         child = array.values.slice(first, array.offsets[len(array)].as_py() - first)
-        offsets = array.offsets if not first else compute.subtract(array.offsets, first)
+        offsets = array.offsets if not first else compute.subtract(array.offsets, pyarrow.scalar(first, pyarrow.int32()))
     else:
         child = array.flatten()
         offsets = _offsets(_lengths(array))
     child = _conform_items(child, levels[1:], cast, lambda cell: _owner(offsets, cell))
-    validity = array.is_valid().buffers()[1] if array.null_count else None
+    validity = _validity(array.is_valid()) if array.null_count else None
     # Offsets that are a slice carry where they start.
     start = offsets.buffers()[1].slice(offsets.offset * 4, len(offsets) * 4)
     return pyarrow.Array.from_buffers(arrow_type(levels), len(array), [validity, start], array.null_count, children=[child])
@@ -248,9 +253,7 @@ def _expanded(array: Array, items: Array, levels: Sequence[Level]) -> Array:
     validity = None
     if array.null_count:
         present = array.is_valid()
-        validity = (
-            present.buffers()[1] if not present.offset else pyarrow.concat_arrays([present, present.slice(0, 0)]).buffers()[1]
-        )
+        validity = _validity(present)
         if not len(items):
             items = pyarrow.array([blank(levels[1:])], type=arrow_type(levels[1:]))
         places: list[int] = []

@@ -5,14 +5,12 @@ Owns a handle's description and its closing. Must not know batches, submissions 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from nervix_ffi._handle import Handle, blocking
+from nervix_ffi._handle import TOKEN, Handle, blocking
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import Out, check, encode, read_bytes
 from nervix_ffi.cancel import Cancel, Limit
@@ -77,8 +75,7 @@ class Endpoint:
     def __init__(self, kind: Kind, session: Session, domain: str, name: str, pointer: CData) -> None:
         self._kind = kind
         self._session = session
-        self._handle = Handle(kind.what, pointer, kind.free)
-        weakref.finalize(self, self._handle.close)
+        self._handle = Handle(kind.what, pointer)
         self._ended = False
         self.domain = domain
         self.name = name
@@ -102,8 +99,7 @@ class Endpoint:
     @property
     def state(self) -> EndpointState | int:
         """What it is in now. Raises ClosedError after ``release``."""
-        with self._handle as pointer:
-            return read(EndpointState, self._kind.state(pointer))
+        return read(EndpointState, self._handle.call(self._kind.state))
 
     @property
     def reopen_reason(self) -> ReopenReason | int | None:
@@ -117,16 +113,15 @@ class Endpoint:
 
     def _reopen(self) -> tuple[ReopenReason | int | None, OpenRefusal | int | None]:
         reason, refusal = ffi.new("nx_reopen_reason *"), ffi.new("nx_open_refusal *")
-        with self._handle as pointer:
-            if not self._kind.reopen_reason(pointer, reason, refusal):
-                return None, None
+        if not self._handle.call(self._kind.reopen_reason, reason, refusal):
+            return None, None
         found = read(ReopenReason, int(reason[0]))
         return found, read(OpenRefusal, int(refusal[0])) if found == ReopenReason.REFUSED else None
 
-    def _call(self, call: Callable[[CData, CData], partial[CData]], limit: Limit) -> bool:
-        """Makes a call that waits. A ReopenRequiredError says why."""
+    def _call(self, function: Callable[..., CData], limit: Limit, *arguments: object, out: Out | None = None) -> bool:
+        """Makes a call that waits: see ``blocking``. A ReopenRequiredError says why."""
         try:
-            return blocking(self._handle, call, limit)
+            return blocking(self._handle, function, limit, *arguments, out=out)
         except ReopenRequiredError as failure:
             with suppress(Error):
                 failure.reason, failure.refusal = self._reopen()
@@ -139,7 +134,7 @@ class Endpoint:
         handle can still be read. Closing again does nothing.
         """
         self._ended = True
-        self._call(lambda pointer, token: partial(self._kind.close, pointer, token), Limit(timeout, cancel))
+        self._call(self._kind.close, Limit(timeout, cancel), TOKEN)
 
     def _close_soon(self) -> None:
         """Closes it without waiting; what is kept for this handle can still be read."""
@@ -166,6 +161,12 @@ def _read_policy(kind: Kind, pointer: CData) -> Policy:
     return Policy(read(AckWindow, int(window[0])), int(outstanding[0]), int(timeout[0]), int(backoff[0]), int(longest[0]))
 
 
+def _refused(failure: RejectedError) -> OpenRefused:
+    refused = OpenRefused(*failure.args)
+    refused.refusal = failure.refusal
+    return refused
+
+
 def open_endpoint(
     kind: Kind, session: Session, domain: str, name: str, fields: FieldsLike, batches: int, size: int, limit: Limit
 ) -> CData:
@@ -178,15 +179,12 @@ def open_endpoint(
         try:
             blocking(
                 session._handle,
-                lambda pointer, token: partial(
-                    kind.open, pointer, scope, len(scope), endpoint, len(endpoint), described, batches, size, token, out.place
-                ),
+                kind.open,
                 limit,
+                *(scope, len(scope), endpoint, len(endpoint), described, batches, size, TOKEN, out.place),
             )
         except RejectedError as failure:
             if failure.refusal is None:
                 raise
-            refused = OpenRefused(*failure.args)
-            refused.refusal = failure.refusal
-            raise refused from None
+            raise _refused(failure) from None
         return out.take()

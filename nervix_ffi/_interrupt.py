@@ -13,9 +13,15 @@ import select
 import signal
 import socket
 import threading
+import weakref
+from collections.abc import Iterable
+from functools import partial
+from itertools import starmap
 from typing import Protocol
 
-__all__ = ["Interruptible", "interruptible"]
+from nervix_ffi._unbroken import run
+
+__all__ = ["Attention", "Interruptible", "attention"]
 
 
 class Interruptible(Protocol):
@@ -25,46 +31,27 @@ class Interruptible(Protocol):
         """Makes the call come back so that signal handlers run. Any thread, any number of times."""
 
 
+_set_descriptor = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)
+
+
 class _Watcher:
     """The wakeup descriptor of one process, and the thread that reads it."""
 
     def __init__(self) -> None:
         # Reentrant, because a signal handler may itself make a call that waits.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._running: Interruptible | None = None
-        self._previous = -1
+        self.own = self._writer.fileno()
+        #: The calls of the main thread that may be running: the newest, and those below it whose handlers made it. One that is
+        #: over is no harm.
+        self.calls: tuple[weakref.ref[Interruptible], ...] = ()
+        self.previous = -1
         threading.Thread(target=self._watch, name="nervix_ffi signals", daemon=True).start()
 
-    def begin(self, call: Interruptible) -> tuple[Interruptible | None, int]:
-        """Takes the wakeup descriptor for ``call``. Returns what ``end`` needs. Raises ValueError where Python forbids it."""
-        with self._lock:
-            outer, self._running = self._running, call
-            own = self._writer.fileno()
-            try:
-                before = signal.set_wakeup_fd(own, warn_on_full_buffer=False)
-            except ValueError:
-                self._running = outer
-                raise
-            if before != own:
-                self._previous = before
-            return outer, before
-
-    def end(self, saved: tuple[Interruptible | None, int]) -> None:
-        """Gives the wakeup descriptor back."""
-        outer, before = saved
-        with self._lock:
-            self._running = outer
-            try:
-                signal.set_wakeup_fd(before, warn_on_full_buffer=False)
-            except (ValueError, OSError):
-                signal.set_wakeup_fd(-1)  # Its owner closed it meanwhile.
-            # What the watching thread has not read yet belongs to the descriptor that was there before.
-            self._drain()
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Serves what arrived. The lock is held."""
         while True:
             try:
                 data = self._reader.recv(4096)
@@ -72,19 +59,20 @@ class _Watcher:
                 return
             if not data:
                 return
-            if self._previous >= 0:
+            if self.previous >= 0:
                 with contextlib.suppress(OSError):
-                    os.write(self._previous, data)
-            if self._running is not None:
-                self._running.interrupt()
+                    os.write(self.previous, data)
+            for call in self.calls:
+                if (running := call()) is not None:
+                    running.interrupt()
 
     def _watch(self) -> None:
         readable = select.poll()
         readable.register(self._reader.fileno(), select.POLLIN)
         while True:
             readable.poll()
-            with self._lock:
-                self._drain()
+            with self.lock:
+                self.drain()
 
 
 _watcher: _Watcher | None = None
@@ -98,31 +86,58 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-class interruptible:  # noqa: N801 - used as a statement
-    """``with interruptible(call):`` around a wait in C. Does nothing outside of the main thread."""
+class Attention:
+    """The wakeup descriptor, taken for one call.
 
-    __slots__ = ("_call", "_saved", "_watcher")
+    ``begin`` and ``end`` go around the call; ``ending`` are the steps that give the descriptor back where a signal handler raised
+    before ``end`` did.
+    """
 
-    def __init__(self, call: Interruptible) -> None:
-        self._call = call
-        self._watcher: _Watcher | None = None
-        self._saved: tuple[Interruptible | None, int] = (None, -1)
+    __slots__ = ("_saved", "_watcher")
 
-    def __enter__(self) -> None:
-        global _watcher
-        if threading.get_ident() != threading.main_thread().ident:
-            return
-        if _watcher is None:
+    def __init__(self, watcher: _Watcher) -> None:
+        self._watcher = watcher
+        self._saved: list[int] = []
+
+    def ending(self) -> Iterable[object]:
+        """The steps that give the descriptor back if it was taken."""
+        return map(_set_descriptor, self._saved)
+
+    def begin(self, call: Interruptible) -> None:
+        """Takes the descriptor."""
+        watcher = self._watcher
+        with watcher.lock:
+            watcher.calls = (*(known for known in watcher.calls if known() is not None), weakref.ref(call))
             try:
-                _watcher = _Watcher()
-            except RuntimeError:
-                return  # The interpreter is on its way out and starts no threads: the call just waits.
-        try:
-            self._saved = _watcher.begin(self._call)
-        except ValueError:
-            return  # The main thread of a subinterpreter receives no signals.
-        self._watcher = _watcher
+                run(map(self._saved.append, starmap(_set_descriptor, ((watcher.own,),))))
+            except ValueError:
+                return  # The main thread of a subinterpreter receives no signals.
+            if self._saved[0] != watcher.own:
+                watcher.previous = self._saved[0]
 
-    def __exit__(self, *_: object) -> None:
-        if self._watcher is not None:
-            self._watcher.end(self._saved)
+    def end(self) -> None:
+        """Gives the descriptor back."""
+        watcher = self._watcher
+        with watcher.lock:
+            if not self._saved:
+                return
+            try:
+                _set_descriptor(self._saved[0])
+            except (ValueError, OSError):
+                _set_descriptor(-1)  # Its owner closed it meanwhile.
+            self._saved.clear()
+            # What the watching thread has not read yet belongs to the descriptor that was there before.
+            watcher.drain()
+
+
+def attention() -> Attention | None:
+    """What a call of the main thread needs so that signals reach it; None in other threads, which receive none."""
+    global _watcher
+    if threading.get_ident() != threading.main_thread().ident:
+        return None
+    if _watcher is None:
+        try:
+            _watcher = _Watcher()
+        except RuntimeError:
+            return None  # The interpreter is on its way out and starts no threads: the call just waits.
+    return Attention(_watcher)

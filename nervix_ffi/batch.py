@@ -5,7 +5,6 @@ Owns the objects. Must not know where a batch comes from or goes to.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -106,8 +105,7 @@ class Batch:
 
     def __init__(self, schema: Schema, pointer: CData) -> None:
         self._schema = schema
-        self._handle = Handle("batch", pointer, lib.nx_batch_release)
-        weakref.finalize(self, self._handle.close)
+        self._handle = Handle("batch", pointer)
         self._count = int(lib.nx_batch_row_count(pointer))
 
     @classmethod
@@ -184,7 +182,7 @@ class Batch:
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
         with self._handle as batch:
             check(lib.nx_batch_ipc(batch, pointer, length))
-            return borrowed(pointer[0], length[0], lib.nx_batch_retain(batch), lib.nx_batch_release)
+            return borrowed(pointer[0], length[0], lib.nx_batch_retain, batch, lib.nx_batch_release)
 
     def column(self, column: int | str) -> Column:
         """One column, by position or by name, copied out of the batch; a NestedColumn for lists.
@@ -257,8 +255,7 @@ class BatchBuilder:
             raise InvalidArgumentError(f"a batch has 0 rows or more, not {rows}")
         with Out("nx_batch_builder", lib.nx_batch_builder_free) as out, native_schema(schema) as native:
             check(lib.nx_batch_builder_new(native, rows, out.place))
-            self._handle = Handle("batch builder", out.take(), lib.nx_batch_builder_free)
-        weakref.finalize(self, self._handle.close)
+            self._handle = Handle("batch builder", out.take())
         self._schema = schema
 
     def __enter__(self) -> BatchBuilder:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from nervix_ffi.errors import InvalidArgumentError
 
-__all__ = ["Cancel", "Limit"]
+__all__ = ["MOMENT", "Cancel", "Limit"]
 
 #: Waits longer than this many seconds (a century) are as good as endless.
 _ENDLESS = 100.0 * 365 * 86400
 
 
-def deadline_of(timeout: float | None) -> float | None:
-    """The monotonic instant ``timeout`` seconds from now. Raises InvalidArgumentError for a negative number or NaN."""
-    if timeout is None:
-        return None
-    seconds = float(timeout)
+#: What a timeout of 0 waits, in seconds: long enough for what has arrived to be handed over, as the library ends a call at once
+#: whose time is over.
+MOMENT = 0.005
+
+
+def _seconds(timeout: float) -> float:
+    """Raises TypeError for what is no number, InvalidArgumentError for a negative one or NaN."""
+    if not hasattr(timeout, "__float__") or isinstance(timeout, bool):
+        raise TypeError(f"timeout is a number of seconds or None, not {type(timeout).__name__}")
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        seconds = math.copysign(math.inf, timeout)
     if not seconds >= 0:
         raise InvalidArgumentError(f"a timeout is a number of seconds, 0 or more, or None for no limit; {timeout!r} is neither")
+    return seconds
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """The monotonic instant ``timeout`` seconds from now. Raises TypeError, or InvalidArgumentError for a negative number or NaN."""
+    if timeout is None:
+        return None
+    seconds = _seconds(timeout)
     return None if seconds > _ENDLESS else time.monotonic() + seconds
 
 
@@ -34,16 +50,14 @@ class Cancel:
 
     def __init__(self, timeout: float | None = None) -> None:
         self._deadline = deadline_of(timeout)
-        self._lock = threading.RLock()
         self._triggered = False
-        self._listeners: list[Callable[[], None]] = []
+        # No lock: each step is one call into C, and either a listener finds the flag or the trigger finds the listener.
+        self._listeners: dict[object, Callable[[], None]] = {}
 
     def trigger(self) -> None:
         """Ends every call that has this token, now and later. Any thread, any number of times."""
-        with self._lock:
-            self._triggered = True
-            listeners = tuple(self._listeners)
-        for listener in listeners:
+        self._triggered = True
+        for listener in self._listeners.copy().values():
             listener()
 
     @property
@@ -60,16 +74,10 @@ class Cancel:
         state = "triggered" if self._triggered else "not triggered"
         return f"<Cancel {state}, remaining={self.remaining}>"
 
-    def _listen(self, listener: Callable[[], None]) -> None:
-        with self._lock:
-            self._listeners.append(listener)
-            triggered = self._triggered
-        if triggered:
+    def _listen(self, key: object, listener: Callable[[], None]) -> None:
+        self._listeners[key] = listener
+        if self._triggered:
             listener()
-
-    def _unlisten(self, listener: Callable[[], None]) -> None:
-        with self._lock:
-            self._listeners.remove(listener)
 
 
 class Limit:
@@ -77,8 +85,10 @@ class Limit:
 
     __slots__ = ("cancel", "deadline")
 
-    def __init__(self, timeout: float | None, cancel: Cancel | None) -> None:
-        deadline = deadline_of(timeout)
+    def __init__(self, timeout: float | None, cancel: Cancel | None, least: float = 0.0) -> None:
+        if cancel is not None and not isinstance(cancel, Cancel):
+            raise TypeError(f"cancel is a Cancel or None, not {type(cancel).__name__}")
+        deadline = deadline_of(timeout if timeout is None else max(_seconds(timeout), least))
         if cancel is not None and cancel._deadline is not None:
             deadline = cancel._deadline if deadline is None else min(deadline, cancel._deadline)
         self.deadline = deadline
@@ -100,12 +110,11 @@ class Limit:
         """Seconds left, 0.0 when over, None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
-    def listen(self, listener: Callable[[], None]) -> None:
+    def listen(self, key: object, listener: Callable[[], None]) -> None:
         """Calls ``listener`` when the Cancel is triggered, at once when it was."""
         if self.cancel is not None:
-            self.cancel._listen(listener)
+            self.cancel._listen(key, listener)
 
-    def unlisten(self, listener: Callable[[], None]) -> None:
-        """Ends what ``listen`` began."""
-        if self.cancel is not None:
-            self.cancel._unlisten(listener)
+    def unlistening(self, key: object) -> Iterable[object]:
+        """The steps that end what ``listen`` began, if it did."""
+        return () if self.cancel is None else map(self.cancel._listeners.pop, (key,), (None,))

@@ -6,14 +6,13 @@ Every projection is the library's; nothing here computes domain time. Must not k
 from __future__ import annotations
 
 import time
-import weakref
 from typing import TYPE_CHECKING
 
 from nervix_ffi._clockpump import ClockQueue
 from nervix_ffi._handle import Handle
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import NULL, Out, check, encode, read_text
-from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.clock_events import ClockChanged, ClockEnded, ClockEvent, Pacing, PacingPlaces, TickPlaces
 from nervix_ffi.enums import ClockState, read
 from nervix_ffi.errors import ClosedError, DeadlineError, InvalidArgumentError
@@ -53,8 +52,7 @@ class DomainClock:
 
     def __init__(self, session: Session, pointer: CData) -> None:
         self._session = session
-        self._handle = Handle("domain clock", pointer, lib.nx_domain_clock_release)
-        weakref.finalize(self, self._handle.close)
+        self._handle = Handle("domain clock", pointer)
         self.domain = read_text(lambda place, size: lib.nx_domain_clock_domain(pointer, place, size))
         self.generation = int(lib.nx_domain_clock_generation(pointer))
         self.state = read(ClockState, lib.nx_domain_clock_state(pointer))
@@ -134,7 +132,8 @@ class DomainClock:
         """
         limit = Limit(timeout, cancel)
         pump = self._session._clocks
-        with pump.sleeping(self.domain, self.same_as) as sleeper:
+        sleeper = pump.sleeper(self.domain, self.same_as)
+        with pump.sleeping(sleeper):
             while True:
                 now = self._session.domain_clock(self.domain)
                 if now is None or sleeper.woken or (not sleeper.lost and not self.same_as(now)):
@@ -155,8 +154,8 @@ class DomainClock:
 def read_clock(session: Session, domain: str) -> DomainClock | None:
     """The clock of a domain as the session knows it now, None when it follows none."""
     name = encode(domain, "the domain")
-    with Out("nx_domain_clock", lib.nx_domain_clock_release) as out, session._handle as pointer:
-        check(lib.nx_session_domain_clock(pointer, name, len(name), out.place))
+    with Out("nx_domain_clock", lib.nx_domain_clock_release) as out:
+        check(session._handle.call(lib.nx_session_domain_clock, name, len(name), out.place))
         return None if out.pointer == NULL else DomainClock(session, out.take())
 
 
@@ -204,7 +203,7 @@ class Clock:
 
     def next(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> ClockEvent:
         """The next event. Raises DeadlineError after ``timeout`` seconds, CancelledError, and ClosedError when none can come."""
-        event = self._next(Limit(timeout, cancel))
+        event = self._next(Limit(timeout, cancel, MOMENT))
         if event is None:
             raise ClosedError(f"the clock of {self.domain} is followed no longer; attach it again")
         return event

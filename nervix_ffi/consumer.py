@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from nervix_ffi._endpoint import Endpoint, Kind
-from nervix_ffi._handle import Handle, blocking, borrowed, leaving
+from nervix_ffi._handle import TOKEN, Handle, blocking, borrowed, leaving
 from nervix_ffi._library import ffi, lib
-from nervix_ffi._native import NULL, Out, check, encode, read_bytes, read_text
+from nervix_ffi._native import Out, check, encode, read_bytes, read_text
 from nervix_ffi.batch import Batch
-from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.enums import Settlement, read
 from nervix_ffi.errors import ClosedError, Error, InterruptedReadError, RejectedError, SettlementFailed, UncertainError
 from nervix_ffi.values import Value
@@ -67,7 +67,6 @@ class _Life:
                 ResourceWarning,
                 stacklevel=2,
             )
-        self.handle.close()
 
 
 class Delivery:
@@ -85,13 +84,13 @@ class Delivery:
 
     def __init__(self, consumer: Consumer, pointer: CData) -> None:
         self.consumer = consumer
-        self._handle = Handle("delivery", pointer, lib.nx_delivery_release)
+        self._handle = Handle("delivery", pointer)
         self._batch: Batch | None = None
         self._settlement: Settlement | int | None = None
         self.identity = _fixed(lib.nx_delivery_identity, pointer)
         self.reference = _fixed(lib.nx_delivery_reference, pointer)
         self._life = _Life(self._handle, consumer, f"delivery {self.identity.hex()} of {consumer.name}")
-        weakref.finalize(self, self._life.collected)
+        self._finalizer = weakref.finalize(self, self._life.collected)
         self.source_relay = read_text(lambda place, size: lib.nx_delivery_source_relay(pointer, place, size))
         place, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
         found = lib.nx_delivery_branch_fingerprint(pointer, place, size)
@@ -129,6 +128,7 @@ class Delivery:
 
     def release(self) -> None:
         """Lets go of it, which settles nothing. Batches, rows and views that were read stay valid."""
+        self._finalizer.detach()
         self._handle.close()
 
     @property
@@ -137,7 +137,7 @@ class Delivery:
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
         with self._handle as delivery:
             lib.nx_delivery_ipc(delivery, pointer, length)
-            return borrowed(pointer[0], length[0], lib.nx_delivery_retain(delivery), lib.nx_delivery_release)
+            return borrowed(pointer[0], length[0], lib.nx_delivery_retain, delivery, lib.nx_delivery_release)
 
     def batch(self) -> Batch:
         """The rows. Decoded once; raises ProtocolError when they are not what was agreed (EC-3)."""
@@ -190,7 +190,7 @@ class Delivery:
     ) -> Settlement | int:
         place = ffi.new("nx_settlement *")
         try:
-            resumed = blocking(self._handle, lambda delivery, token: partial(call, delivery, *arguments, token, place), limit)
+            resumed = blocking(self._handle, call, limit, *arguments, TOKEN, place)
         except (UncertainError, RejectedError):
             self._life.settled = True  # As far as it can be: nothing more is owed.
             raise
@@ -200,6 +200,7 @@ class Delivery:
                 f"a signal interrupted the settlement of {self!r} and its answer was lost: it may have been {done}, or it comes again"
             )
         self._settlement = settlement
+        self._finalizer.detach()
         self._life.settled = True
         if check and settlement != Settlement.CONFIRMED:
             name = getattr(settlement, "name", settlement)
@@ -227,8 +228,8 @@ class Consumer(Endpoint):
         self.settle = settle
         #: How often the attachment was lost: deliveries of an earlier one cannot be settled.
         self._epoch = 0
-        #: Deliveries that arrived with a signal whose handler raised; the next reads get them.
-        self._kept: list[Delivery] = []
+        #: What arrived and was not handed out yet, for example because a signal handler raised; the next reads get it.
+        self._landed: deque[CData] = deque()
 
     def __enter__(self) -> Consumer:
         return self
@@ -256,21 +257,16 @@ class Consumer(Endpoint):
         """The next delivery. Raises DeadlineError after ``timeout`` seconds, CancelledError, InterruptedReadError,
         ReopenRequiredError, or ClosedError.
         """
-        if self._kept:
+        limit = Limit(timeout, cancel, MOMENT)
+        while True:
+            self._handle.check()
             with suppress(IndexError):
-                return self._kept.pop(0)
-        epoch = self._epoch
-        with Out("nx_delivery", lib.nx_delivery_release) as out:
-            try:
-                self._call(
-                    lambda consumer, token: partial(lib.nx_consumer_next, consumer, token, out.place), Limit(timeout, cancel)
-                )
-                return Delivery(self, out.take())
-            except InterruptedReadError:
-                self._epoch = epoch + 1
-                self._kept.clear()
-                raise
-            except BaseException:
-                if out.pointer != NULL:
-                    self._kept.append(Delivery(self, out.take()))
-                raise
+                return Delivery(self, self._landed.popleft())
+            epoch = self._epoch
+            with Out("nx_delivery", lib.nx_delivery_release, self._landed) as out:
+                try:
+                    self._call(lib.nx_consumer_next, limit, TOKEN, out.place, out=out)
+                except InterruptedReadError:
+                    self._epoch = epoch + 1
+                    self._landed.clear()
+                    raise

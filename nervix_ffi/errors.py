@@ -121,7 +121,10 @@ class CancelledError(Error):
 
 
 class EventOverflowError(Error):
-    """Events could not be kept."""
+    """Events could not be kept, and some are lost.
+
+    Read them as they come, in a thread that does nothing else, or have the server send fewer: ``where``, ``sample_rate``.
+    """
 
     kind = ErrorKind.OVERFLOW
 

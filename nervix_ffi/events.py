@@ -9,7 +9,6 @@ import json
 import math
 import struct
 import sys
-import weakref
 from typing import TYPE_CHECKING
 
 from nervix_ffi._handle import Handle, borrowed
@@ -35,7 +34,6 @@ __all__ = [
     "RestorationFailed",
     "Rows",
     "RowsSkipped",
-    "SchemaCache",
     "read_event",
 ]
 
@@ -121,7 +119,12 @@ class Interrupted(_Report):
 
 
 class Overflow(_Report):
-    """The reader was too slow, and the library ended this subscription's delivery on this session (B-7, S-8)."""
+    """The reader was too slow, and the library ended this subscription's delivery on this session (B-7, S-8).
+
+    What was queued is lost, and nothing more comes until the next session. To go on at once, delete it and subscribe again; to keep
+    up, read in a thread that does nothing else, or have the server send less: ``where``, ``sample_rate``, or DROPPING delivery,
+    whose losses are reported one by one.
+    """
 
     kind = EventKind.CONSUMER_OVERFLOW
 
@@ -150,12 +153,16 @@ class Rows(Event):
 
     kind = EventKind.ROWS
 
-    def __init__(self, subscription: str, generation: int, count: int, schema: Schema, pointer: CData) -> None:
+    def __init__(self, subscription: str, generation: int, count: int, pointer: CData) -> None:
         super().__init__(subscription, generation)
         self._count = count
-        self._schema = schema
-        self._handle = Handle("event", pointer, lib.nx_event_release)
-        weakref.finalize(self, self._handle.close)
+        # Each event's own, never one that was kept: what a subscription is called and how its openings are numbered comes again,
+        # with other fields, once a server starts anew (R-1). It is described only when it is asked for.
+        with Out("nx_schema", lib.nx_schema_free) as out:
+            check(lib.nx_event_schema(pointer, out.place))
+            self._native = Handle("schema", out.take())
+        self._described: Schema | None = None
+        self._handle = Handle("event", pointer)
 
     def __len__(self) -> int:
         return self._count
@@ -177,6 +184,13 @@ class Rows(Event):
     def schema(self) -> Schema:
         """The schema that the rows were checked against (R-1, R-2)."""
         return self._schema
+
+    @property
+    def _schema(self) -> Schema:
+        if self._described is None:
+            with self._native as schema:
+                self._described = read_schema(schema)
+        return self._described
 
     @property
     def key(self) -> dict[str, Value] | None:
@@ -210,7 +224,9 @@ class Rows(Event):
         Raises TypeMismatchError for another type or a cell without a value, InvalidArgumentError when there is no such cell.
         """
         index = self._schema.index(column, part)
-        if row < 0:
+        if isinstance(row, bool) or not hasattr(row, "__index__"):
+            raise TypeError(f"row is a position (int), not {type(row).__name__}")
+        if not 0 <= row < self._cells(part):
             raise InvalidArgumentError(f"row {row} does not exist; rows count from 0 to {self._cells(part) - 1}")
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
         with self._handle as event:
@@ -300,53 +316,20 @@ def _plain(value: Value, field: Field) -> object:
     return value
 
 
-class SchemaCache:
-    """The schema that each subscription's rows came with last, so that it is read once and not with every event.
-
-    A generation's schema never changes, but its number comes again on another session, so whatever may stand for such a change
-    makes the cache forget (R-1).
-    """
-
-    #: More subscriptions than one session is likely to have; beyond it the oldest is read again.
-    LIMIT = 1024
-
-    def __init__(self) -> None:
-        self._schemas: dict[str, tuple[int, Schema]] = {}
-
-    def forget(self, name: str) -> None:
-        """The next rows of the subscription may have another schema."""
-        self._schemas.pop(name, None)
-
-    def of(self, name: str, generation: int, event: CData) -> Schema:
-        """The schema of an event's rows."""
-        known = self._schemas.get(name)
-        if known is not None and known[0] == generation:
-            return known[1]
-        with Out("nx_schema", lib.nx_schema_free) as out:
-            check(lib.nx_event_schema(event, out.place))
-            schema = read_schema(out.pointer)
-        while len(self._schemas) >= self.LIMIT:
-            self._schemas.pop(next(iter(self._schemas)), None)
-        self._schemas[name] = (generation, schema)
-        return schema
-
-
 def _view(event: CData, pointer: CData, length: int) -> memoryview:
     """A read-only view of borrowed bytes that holds a reference of its own to the event (B-3)."""
-    return borrowed(pointer, length, lib.nx_event_retain(event), lib.nx_event_release)
+    return borrowed(pointer, length, lib.nx_event_retain, event, lib.nx_event_release)
 
 
-def read_event(event: CData, schemas: SchemaCache) -> Event:
-    """The object for an event of the library. It holds a reference of its own where it needs one."""
+def read_event(event: CData) -> Event:
+    """The object for an event of the library, which it shares."""
     name, length, number = ffi.new("const uint8_t **"), ffi.new("size_t *"), ffi.new("uint64_t *")
     lib.nx_event_subscription(event, name, length, number)
     subscription, generation = read_bytes(name, length).decode("utf-8", "replace"), int(number[0])
     kind = read(EventKind, lib.nx_event_kind_of(event))
     count = lib.nx_event_row_count(event)
     if kind == EventKind.ROWS:
-        schema = schemas.of(subscription, generation, event)
-        return Rows(subscription, generation, count, schema, lib.nx_event_retain(event))
-    schemas.forget(subscription)
+        return Rows(subscription, generation, count, event)
     message = cause = reason = None
     if extension("event_details"):
         message = read_text(lambda pointer, size: lib.nxx_event_message(event, pointer, size))

@@ -40,10 +40,13 @@ class Diagnostic:
     message: str
     span: tuple[int, int] | None = None
 
-    def draw(self, query: str) -> str:
-        """The message, with the line of ``query`` that it is about and a mark under the part in question."""
+    def draw(self, query: str, *, message: bool = True) -> str:
+        """The message, with the line of ``query`` that it is about and a mark under the part in question.
+
+        Of a long line only what is around that part. Without ``message``, the line and the mark alone.
+        """
         if self.span is None:
-            return self.message
+            return self.message if message else ""
         data = query.encode("utf-8", "surrogatepass")
         start = min(self.span[0], len(data))
         end = max(start, min(self.span[1], len(data)))
@@ -51,14 +54,29 @@ class Diagnostic:
         line_end = data.find(b"\n", start)
         if line_end < 0:
             line_end = len(data)
+        end = min(end, line_end)
         number = data.count(b"\n", 0, start) + 1
-        before = _shown(data[line_start:start])
-        marked = _shown(data[start : min(end, line_end)])
+        before = _shown(data[max(line_start, start - 8 * BEFORE) : start])
+        if len(before) > BEFORE:
+            before = _CUT + before[1 - BEFORE :]
+        marked = _cut(_shown(data[start : min(end, start + 8 * MARKED)]), MARKED)
+        cut = len(marked) == MARKED and marked.endswith(_CUT)
+        after = "" if cut else _cut(_shown(data[end : min(line_end, end + 8 * AFTER)]), AFTER)
         margin = f"{number} | "
-        return (
-            f"{self.message}\n{margin}{_shown(data[line_start:line_end])}\n"
-            f"{' ' * (len(margin) - 2)}| {' ' * _width(before)}{'^' * max(1, _width(marked))}"
+        drawn = (
+            f"{margin}{before}{marked}{after}\n{' ' * (len(margin) - 2)}| {' ' * _width(before)}{'^' * max(1, _width(marked))}"
         )
+        return f"{self.message}\n{drawn}" if message else drawn
+
+
+#: How many characters of a line are shown before, of and behind the part in question.
+BEFORE, MARKED, AFTER = 60, 60, 40
+
+_CUT = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + _CUT
 
 
 def _shown(data: bytes) -> str:
@@ -166,7 +184,8 @@ class Outcome:
         remarks = list(self.diagnostics)
         for statement in self.statements or ():
             remarks += [remark for remark in statement.diagnostics if remark not in remarks]
-        return "\n".join([head, *(remark.draw(query) for remark in remarks)])
+        drawn = (remark.draw(query, message=remark.message != self.message) for remark in remarks)
+        return "\n".join([head, *filter(None, drawn)])
 
 
 class _DiagnosticPlaces:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from nervix_ffi._endpoint import Endpoint, Kind
+from nervix_ffi._handle import TOKEN
 from nervix_ffi._library import ffi, lib
-from nervix_ffi._native import NULL, Out, check, read_text
+from nervix_ffi._native import Out, check, read_text
 from nervix_ffi.batch import Batch, BatchData, batch_of
-from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.enums import (
     Admission,
     BatchDefect,
@@ -133,6 +133,8 @@ class Submission:
         self.identity = identity
         self._outcome: SubmissionOutcome | None = None
         self._taken = threading.Event()
+        #: The outcome as the library handed it out.
+        self._landed: list[CData] = []
 
     def __repr__(self) -> str:
         return f"<Submission {self.identity} of {self.producer.name}>"
@@ -140,11 +142,12 @@ class Submission:
     @property
     def outcome(self) -> SubmissionOutcome | None:
         """The outcome, when it was taken already. Never waits."""
+        self._look()
         return self._outcome
 
     def done(self) -> bool:
         """Whether the outcome is there. Never waits. Raises ClosedError when the producer was released before it was taken."""
-        return self._taken.is_set() or self.producer._resolved(self.identity)
+        return self._look() or self.producer._resolved(self.identity)
 
     def result(self, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> SubmissionOutcome:
         """Waits for the outcome and takes it; calling it again returns the same.
@@ -152,8 +155,9 @@ class Submission:
         With ``check``, an outcome that is not COMPLETED is raised: NotAdmitted, ProcessingFailed or OutcomeUnknown. Raises
         DeadlineError after ``timeout`` seconds or CancelledError, which leave the submission as it is, and ClosedError.
         """
-        if not self._taken.is_set():
-            self._rejoin(Limit(timeout, cancel))
+        limit = Limit(timeout, cancel, MOMENT)
+        if not self._look():
+            self._rejoin(limit)
         outcome = self._outcome
         if outcome is None:
             raise InvalidArgumentError(f"submission {self.identity} was let go before its outcome arrived")
@@ -162,29 +166,33 @@ class Submission:
         return outcome
 
     def _rejoin(self, limit: Limit) -> None:
-        with Out("nx_submission_outcome", lib.nx_submission_outcome_free) as out:
+        with Out("nx_submission_outcome", lib.nx_submission_outcome_free, self._landed) as out:
             try:
-                self.producer._call(
-                    lambda producer, token: partial(lib.nx_producer_rejoin, producer, self.identity, token, out.place), limit
-                )
+                self.producer._call(lib.nx_producer_rejoin, limit, self.identity, TOKEN, out.place, out=out)
             except InvalidArgumentError:
                 # Another thread took it between the look and the call.
-                if not self._taken.wait(self.HANDOVER):
+                if not self._look() and not self._taken.wait(self.HANDOVER):
                     raise
-            finally:
-                if out.pointer != NULL:
-                    self._keep(_read_outcome(out.pointer))
+            self._look()
+
+    def _look(self) -> bool:
+        """Reads the outcome that a call took, this one or one that a signal handler ended. Whether there is one."""
+        if not self._taken.is_set() and (landed := self._landed.copy()):
+            self._keep(_read_outcome(landed[0]))
+        return self._taken.is_set()
 
     def _keep(self, outcome: SubmissionOutcome | None) -> None:
         self._outcome = outcome
         self._taken.set()
+        self._landed.clear()
 
     def release(self) -> SubmissionOutcome | None:
         """Lets it go: its outcome when there is one; None otherwise, and the credit returns when it arrives. Never waits."""
-        if not self._taken.is_set():
-            with self.producer._handle as producer, Out("nx_submission_outcome", lib.nx_submission_outcome_free) as out:
-                check(lib.nx_producer_release(producer, self.identity, out.place))
-                self._keep(None if out.pointer == NULL else _read_outcome(out.pointer))
+        if not self._look():
+            with Out("nx_submission_outcome", lib.nx_submission_outcome_free, self._landed) as out:
+                check(self.producer._handle.call(lib.nx_producer_release, self.identity, out.place, out=out))
+            if not self._look():
+                self._keep(None)
         return self._outcome
 
 
@@ -199,8 +207,11 @@ class Producer(Endpoint):
 
     def __init__(self, session: Session, domain: str, name: str, pointer: CData) -> None:
         super().__init__(PRODUCER, session, domain, name, pointer)
-        self._lock = threading.Lock()
-        self._submissions: weakref.WeakValueDictionary[int, Submission] = weakref.WeakValueDictionary()
+        # Reentrant, because a signal handler may itself submit.
+        self._lock = threading.RLock()
+        #: The submissions that someone holds, and some that nobody does any more.
+        self._submissions: dict[int, weakref.ref[Submission]] = {}
+        self._kept = 64
 
     def __enter__(self) -> Producer:
         return self
@@ -216,8 +227,7 @@ class Producer(Endpoint):
     @property
     def admission(self) -> Admission | int:
         """Whether the ingestor takes batches now; SUSPENDED also while there is no attachment."""
-        with self._handle as producer:
-            return read(Admission, lib.nx_producer_admission(producer))
+        return read(Admission, self._handle.call(lib.nx_producer_admission))
 
     def batch(self, data: BatchData, *, cast: bool = False) -> Batch:
         """A batch of the ingestor's fields: see ``Batch.from_arrow`` and ``Batch.from_rows``. Nothing is sent."""
@@ -236,10 +246,7 @@ class Producer(Endpoint):
         limit = Limit(timeout, cancel)
         batch = self.batch(data, cast=cast)
         try:
-            with batch._handle as pointer:
-                return self._submit(
-                    lambda producer, token, place: partial(lib.nx_producer_submit, producer, pointer, token, place), limit
-                )
+            return self._submit(lib.nx_producer_submit, limit, batch._handle)
         finally:
             if batch is not data:
                 batch.release()
@@ -247,15 +254,12 @@ class Producer(Endpoint):
     def submit_ipc(self, ipc: object, *, timeout: float | None = None, cancel: Cancel | None = None) -> Submission:
         """Hands over one Arrow IPC stream, bytes or any buffer, which the server judges (B-13): see ``submit``."""
         limit = Limit(timeout, cancel)
-        view = memoryview(ipc).cast("B")  # type: ignore[arg-type]
-        data = ffi.from_buffer("uint8_t[]", view)
-        return self._submit(
-            lambda producer, token, place: partial(lib.nx_producer_submit_ipc, producer, data, len(view), token, place), limit
-        )
+        data = ffi.from_buffer("uint8_t[]", ipc)
+        return self._submit(lib.nx_producer_submit_ipc, limit, data, len(data))
 
-    def _submit(self, call: Callable[[CData, CData, CData], partial[CData]], limit: Limit) -> Submission:
+    def _submit(self, function: Callable[..., CData], limit: Limit, *batch: object) -> Submission:
         place = ffi.new("uint64_t *")
-        self._call(lambda producer, token: call(producer, token, place), limit)
+        self._call(function, limit, *batch, TOKEN, place)
         return self._submission(int(place[0]))
 
     def send(
@@ -281,19 +285,26 @@ class Producer(Endpoint):
 
     def _submission(self, identity: int) -> Submission:
         with self._lock:
-            return self._submissions.setdefault(identity, Submission(self, identity))
+            known = self._submissions.get(identity)
+            submission = None if known is None else known()
+            if submission is None:
+                submission = Submission(self, identity)
+                self._submissions[identity] = weakref.ref(submission)
+                if len(self._submissions) > self._kept:
+                    self._submissions = {number: kept for number, kept in self._submissions.items() if kept() is not None}
+                    self._kept = 2 * len(self._submissions) + 64
+            return submission
 
     def _resolved(self, identity: int) -> bool:
         return any(resolved for number, resolved in self._pending() if number == identity)
 
     def _pending(self) -> list[tuple[int, bool]]:
         count = ffi.new("size_t *")
-        with self._handle as producer:
-            room = 0
-            while True:
-                identities, resolved = ffi.new("uint64_t[]", max(room, 1)), ffi.new("bool[]", max(room, 1))
-                check(lib.nx_producer_pending(producer, identities, resolved, room, count))
-                total = int(count[0])
-                if total <= room:
-                    return [(int(identities[index]), bool(resolved[index])) for index in range(total)]
-                room = total
+        room = 0
+        while True:
+            identities, resolved = ffi.new("uint64_t[]", max(room, 1)), ffi.new("bool[]", max(room, 1))
+            check(self._handle.call(lib.nx_producer_pending, identities, resolved, room, count))
+            total = int(count[0])
+            if total <= room:
+                return [(int(identities[index]), bool(resolved[index])) for index in range(total)]
+            room = total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -99,6 +99,9 @@ class Schema:
                     return index
             names = ", ".join(found.name for found in fields) or "none"
             raise InvalidArgumentError(f"there is no column {column!r}; the columns are {names}")
+        if isinstance(column, bool) or not hasattr(column, "__index__"):
+            raise TypeError(f"column is a position (int) or a name (str), not {type(column).__name__}")
+        column = operator.index(column)
         if not 0 <= column < len(fields):
             raise InvalidArgumentError(f"there is no column {column}; columns count from 0 to {len(fields) - 1}")
         return column
@@ -146,11 +149,4 @@ def read_schema(schema: CData) -> Schema:
 
 def own_schema(schema: CData) -> Schema:
     """A copy of a schema of the library that keeps that one, which it owns from here on."""
-    handle = Handle("schema", schema, lib.nx_schema_free)
-    try:
-        made = replace(read_schema(schema), _native=handle)
-    except BaseException:
-        handle.close()
-        raise
-    weakref.finalize(made, handle.close)
-    return made
+    return replace(read_schema(schema), _native=Handle("schema", schema))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from nervix_ffi._clockpump import ClockPump
 from nervix_ffi._endpoint import open_endpoint
-from nervix_ffi._handle import Handle, blocking
+from nervix_ffi._handle import TOKEN, Handle, blocking
 from nervix_ffi._library import extension, ffi, lib, library
 from nervix_ffi._native import NULL, Out, check, encode, optional, read_text
 from nervix_ffi._pump import Pump
-from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi._unbroken import Release, own
+from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.clock import Clock, DomainClock, read_clock
-from nervix_ffi.clock_events import ClockEvent, read_clock_event
+from nervix_ffi.clock_events import ClockEvent
 from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
 from nervix_ffi.enums import Disposition, TransactionState
@@ -37,11 +37,11 @@ from nervix_ffi.errors import (
     UncertainError,
     UnsupportedError,
 )
-from nervix_ffi.events import Event, SchemaCache, read_event
+from nervix_ffi.events import Event
 from nervix_ffi.fields import FieldsLike
 from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
-from nervix_ffi.subscription import Subscription, subscribe_statement
+from nervix_ffi.subscription import Subscription, statement_of, subscribe_statement
 from nervix_ffi.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ __all__ = ["Execution", "Session", "connect"]
 _USE = re.compile(r"\s*USE\s+(\w+)\s*;?\s*", re.IGNORECASE)
 _ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
 _DETACH = re.compile(r"\s*DETACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
+
+_DELETE = re.compile(r"\s*DELETE\s+SUBSCRIPTION\s+(\w+)\s*;?\s*", re.IGNORECASE)
 
 #: What a producer or a consumer asks for unless told otherwise: batches outstanding, and bytes of their IPC streams.
 DEFAULT_BATCHES = 16
@@ -68,8 +70,7 @@ class Execution:
 
     def __init__(self, session: Session, query: str, pointer: CData) -> None:
         self._session = session
-        self._handle = Handle("execution", pointer, lib.nx_execution_free)
-        weakref.finalize(self, self._handle.close)
+        self._handle = Handle("execution", pointer)
         self.query = query
         #: The domain that was selected when it was prepared, as far as ``connect`` and USE told.
         self.domain = session.domain
@@ -108,17 +109,16 @@ class Session:
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:
-        self._handle = Handle("session", pointer, lib.nx_session_free)
-        self._schemas = SchemaCache()
-        own = weakref.ref(self)
-        self._pump = Pump(_reader(own, Session._read_event))
-        self._clocks = ClockPump(_reader(own, Session._read_clock_event))
+        self._handle = Handle("session", pointer)
+        self._pump = Pump(partial(_read, self._handle, lib.nx_session_next_event, "nx_event", lib.nx_event_release))
+        self._clocks = ClockPump(
+            partial(_read, self._handle, lib.nx_session_next_clock_event, "nx_clock_event", lib.nx_clock_event_release)
+        )
         self._domain = domain
         #: The transaction that the session holds, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = lambda: None
         #: Held while a command is prepared in another domain than the selected one.
         self._selecting = threading.RLock()
-        weakref.finalize(self, self._handle.close)
 
     def __enter__(self) -> Session:
         return self
@@ -174,10 +174,15 @@ class Session:
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
         limit = Limit(timeout, cancel)
-        return self._run(self._prepare(query, limit), limit, check)
+        execution = self._prepare(query, limit)
+        outcome = self._run(execution, limit, check)
+        execution.release()
+        return outcome
 
     def use(self, domain: str, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Selects the domain of later commands."""
+        if not isinstance(domain, str):
+            raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
         return self.execute(f"USE {domain};", timeout=timeout, cancel=cancel)
 
     def transaction(
@@ -210,42 +215,39 @@ class Session:
         name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
         basis = NULL if preview is None else shown.basis
 
-        def call(session: CData, token: CData) -> partial[CData]:
-            if plain:
-                return partial(lib.nx_session_prepare, session, data, len(data), token, out.place)
-            return partial(
-                lib.nxx_session_prepare,
-                session,
-                data,
-                len(data),
-                known,
-                known_len,
-                place,
-                name,
-                name_len,
-                shown.position,
-                basis,
-                len(shown.basis),
-                token,
-                out.place,
-            )
-
         with Out("nx_execution", lib.nx_execution_free) as out:
             # Preparing sends nothing: a limit that is over already is left for the run to report, with the reference.
             over = limit.triggered or limit.remaining() == 0.0
-            blocking(self._handle, call, Limit(None, None) if over else limit)
+            limits = Limit(None, None) if over else limit
+            if plain:
+                blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
+            else:
+                blocking(
+                    self._handle,
+                    lib.nxx_session_prepare,
+                    limits,
+                    data,
+                    len(data),
+                    known,
+                    known_len,
+                    place,
+                    name,
+                    name_len,
+                    shown.position,
+                    basis,
+                    len(shown.basis),
+                    TOKEN,
+                    out.place,
+                )
             return Execution(self, query, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
-        attaching = execution.domain is not None and _ATTACH.fullmatch(execution.query) is not None
+        attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
         followed = attaching and self._follows(execution.domain)
-        with Out("nx_outcome", lib.nx_outcome_free) as out, execution._handle as command:
+        execution._handle.check()
+        with Out("nx_outcome", lib.nx_outcome_free) as out:
             try:
-                resumed = blocking(
-                    self._handle,
-                    lambda session, token: partial(lib.nx_session_execute, session, command, token, out.place),
-                    limit,
-                )
+                resumed = blocking(self._handle, lib.nx_session_execute, limit, execution._handle, TOKEN, out.place)
             except Error as failure:
                 failure.execution = execution
                 raise
@@ -268,13 +270,17 @@ class Session:
 
     def _completed(self, execution: Execution) -> None:
         """Takes note of a command that completed."""
-        if match := _USE.fullmatch(execution.query):
+        query = statement_of(execution.query)
+        if match := _USE.fullmatch(query):
             self._domain = match[1]
-        elif execution.domain is not None and _DETACH.fullmatch(execution.query):
+        elif match := _DELETE.fullmatch(query):
+            self._pump.deleted(match[1])
+        elif execution.domain is not None and _DETACH.fullmatch(query):
             self._clocks.forget(execution.domain)
 
     def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
         """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
+        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
         with self._selecting:
             selected = self._domain
             if selected != domain:
@@ -289,6 +295,8 @@ class Session:
     def _named(self, domain: str | None, what: str) -> str:
         if domain is None:
             domain = self._domain
+        if domain is not None and not isinstance(domain, str):
+            raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
         if domain is None:
             raise InvalidArgumentError(f"{what} is of a domain, and none is selected; name it, or select one with use()")
         return domain
@@ -302,7 +310,7 @@ class Session:
         where: str | None = None,
         name: str | None = None,
         delivery: Literal["BLOCKING", "DROPPING"] | None = None,
-        sample_rate: float | None = None,
+        sample_rate: float | Decimal | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Subscription:
@@ -316,18 +324,19 @@ class Session:
         the server refuses, and whatever ``Execution.run`` raises.
         """
         statement = subscribe_statement(source, where=where, name=name, delivery=delivery, sample_rate=sample_rate)
+        since = self._pump.sorted() if not self._pump.inherited else 0
         outcome = self.execute(statement, timeout=timeout, cancel=cancel)
         if outcome.subscription is None or outcome.schema is None:
             raise InvalidArgumentError(f"the command completed and opened no subscription: {statement}")
-        return Subscription(self, outcome.subscription.name, outcome.subscription.generation, outcome.schema)
+        return Subscription(self, outcome.subscription.name, outcome.subscription.generation, outcome.schema, since)
 
     def next_event(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Event:
         """The next event of any subscription that is not read through its Subscription object.
 
         A Subscription takes its events from here from the first time that it is read. Waits through losses of the connection.
-        Raises DeadlineError after ``timeout`` seconds, CancelledError, or ClosedError.
+        Raises DeadlineError after ``timeout`` seconds (0 takes what has arrived), CancelledError, or ClosedError.
         """
-        event = self._pump.next(self._pump.unclaimed, Limit(timeout, cancel))
+        event = self._pump.next(self._pump.unclaimed, Limit(timeout, cancel, MOMENT))
         assert event is not None, "the channel of the session itself is never over"
         return event
 
@@ -335,20 +344,6 @@ class Session:
         """The events that ``next_event`` returns, without end; raises what it raises."""
         while True:
             yield self.next_event(cancel=cancel)
-
-    def _read_event(self, limit: Limit) -> Event:
-        with Out("nx_event", lib.nx_event_release) as out:
-            try:
-                blocking(
-                    self._handle, lambda session, token: partial(lib.nx_session_next_event, session, token, out.place), limit
-                )
-                return read_event(out.pointer, self._schemas)
-            except BaseException:
-                if out.pointer != NULL:
-                    # It arrived together with a signal whose handler raised: the next reader gets it.
-                    with suppress(Error):
-                        self._pump.keep(read_event(out.pointer, self._schemas))
-                raise
 
     # ---- clocks
 
@@ -381,7 +376,7 @@ class Session:
 
         A session that follows none waits. Raises DeadlineError after ``timeout`` seconds, CancelledError, or ClosedError.
         """
-        event = self._clocks.next(self._clocks.unclaimed, Limit(timeout, cancel))
+        event = self._clocks.next(self._clocks.unclaimed, Limit(timeout, cancel, MOMENT))
         assert event is not None, "the queue of the session itself is never over"
         return event
 
@@ -389,22 +384,6 @@ class Session:
         """The events that ``next_clock_event`` returns, without end; raises what it raises."""
         while True:
             yield self.next_clock_event(cancel=cancel)
-
-    def _read_clock_event(self, limit: Limit) -> ClockEvent:
-        with Out("nx_clock_event", lib.nx_clock_event_release) as out:
-            try:
-                blocking(
-                    self._handle,
-                    lambda session, token: partial(lib.nx_session_next_clock_event, session, token, out.place),
-                    limit,
-                )
-                return read_clock_event(out.pointer)
-            except BaseException:
-                if out.pointer != NULL:
-                    # It arrived together with a signal whose handler raised: the next reader gets it.
-                    with suppress(Error):
-                        self._clocks.keep(read_clock_event(out.pointer))
-                raise
 
     # ---- producers and consumers
 
@@ -482,6 +461,9 @@ class Session:
         """
         data = encode(text, "the text to complete")
         at = len(text) if cursor is None else cursor
+        for value, what in ((at, "cursor"), (page_size, "page_size")):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{what} is an int, not {type(value).__name__}")
         if not 0 <= at <= len(text):
             raise InvalidArgumentError(f"the cursor {at} is outside of the text, which has {len(text)} characters")
         if not 1 <= page_size <= 100:
@@ -491,30 +473,24 @@ class Session:
         with Out("nx_suggestions", lib.nx_suggestions_free) as out:
             blocking(
                 self._handle,
-                lambda session, token: partial(
-                    lib.nx_session_suggest, session, data, len(data), offset, page_size, token_text, token_len, token, out.place
-                ),
+                lib.nx_session_suggest,
                 Limit(timeout, cancel),
+                *(data, len(data), offset, page_size, token_text, token_len, TOKEN, out.place),
             )
             return read_suggestions(out.pointer, text)
 
 
-E = TypeVar("E")
-
-
-class _reader(Generic[E]):  # noqa: N801 - a function with a weak reference
-    """Reads something of a session without keeping the session alive."""
-
-    __slots__ = ("_read", "_session")
-
-    def __init__(self, session: weakref.ref[Session], read: Callable[[Session, Limit], E]) -> None:
-        self._session = session
-        self._read = read
-
-    def __call__(self, limit: Limit) -> E:
-        session = self._session()
-        assert session is not None, "who waits for events holds the session"
-        return self._read(session, limit)
+def _read(
+    handle: Handle,
+    function: Callable[..., CData],
+    c_type: str,
+    release: Release,
+    limit: Limit,
+    landed: MutableSequence[CData],
+) -> None:
+    """Waits for something that a session reports, and puts it into ``landed``."""
+    with Out(c_type, release, landed) as out:
+        blocking(handle, function, limit, TOKEN, out.place, out=out)
 
 
 def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:
@@ -555,35 +531,34 @@ def _not_completed(execution: Execution, outcome: Outcome) -> Error:
 
 
 def _milliseconds(seconds: float, what: str) -> int:
+    if not isinstance(seconds, (int, float)):
+        raise TypeError(f"{what} is a number of seconds or None, not {type(seconds).__name__}")
     value = round(float(seconds) * 1000) if seconds == seconds and abs(seconds) < 1e12 else 0
     if value < 1:
         raise InvalidArgumentError(f"{what} is a number of seconds, at least 0.001; {seconds!r} is not")
     return value
 
 
-def _options(seeds: Iterable[str], request_timeout: float | None, retry_timeout: float | None) -> Handle:
-    if isinstance(seeds, str):
-        raise TypeError("seeds is a sequence of server origins, not one text")
-    servers = [encode(seed, "a seed") for seed in seeds]
+def _options(seeds: Iterable[str], request_timeout: float | None, retry_timeout: float | None) -> Handle | None:
+    """The options of a connect; None for a library that has none, which goes without."""
+    if isinstance(seeds, (str, bytes)) or not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds is a sequence of server origins (str), not {type(seeds).__name__}")
+    servers = [encode(seed, "each of seeds") for seed in seeds]
     if not extension("connect_options"):
         if servers or request_timeout is not None or retry_timeout is not None:
             raise UnsupportedError(
                 "seeds, request_timeout and retry_timeout need a library with the connect_options extension, which "
                 f"{library().path} lacks; connect without them"
             )
-        return Handle("connect options", NULL, lambda _: None)
-    options = Handle("connect options", lib.nxx_connect_options_new(), lib.nxx_connect_options_free)
-    try:
-        with options as pointer:
-            for server in servers:
-                check(lib.nxx_connect_options_add_seed(pointer, server, len(server)))
-            if request_timeout is not None:
-                check(lib.nxx_connect_options_request_timeout(pointer, _milliseconds(request_timeout, "request_timeout")))
-            if retry_timeout is not None:
-                check(lib.nxx_connect_options_retry_timeout(pointer, _milliseconds(retry_timeout, "retry_timeout")))
-    except BaseException:
-        options.close()
-        raise
+        return None
+    options = Handle("connect options", own(lib.nxx_connect_options_new, (), lib.nxx_connect_options_free))
+    with options as pointer:
+        for server in servers:
+            check(lib.nxx_connect_options_add_seed(pointer, server, len(server)))
+        if request_timeout is not None:
+            check(lib.nxx_connect_options_request_timeout(pointer, _milliseconds(request_timeout, "request_timeout")))
+        if retry_timeout is not None:
+            check(lib.nxx_connect_options_retry_timeout(pointer, _milliseconds(retry_timeout, "retry_timeout")))
     return options
 
 
@@ -601,7 +576,8 @@ def connect(
 ) -> Session:
     """Opens a session.
 
-    ``server`` is an http or https origin, for example ``http://127.0.0.1:47391``. ``username`` and ``password`` come both or not at
+    ``server`` is an http or https origin, for example ``http://127.0.0.1:47391``; the port is 47391 when left out, and an https
+    server is checked against the certificate authorities of the system. ``username`` and ``password`` come both or not at
     all. ``domain`` is the domain of later commands. ``seeds`` are more servers to try, now and after a loss of the connection;
     ``request_timeout`` bounds the wait for one reply and ``retry_timeout`` one call with all its retries and redirects (seconds,
     120 each unless given). ``timeout`` bounds this call, in seconds.
@@ -615,40 +591,10 @@ def connect(
     user, user_len = optional(username, "the username")
     secret, secret_len = optional(password, "the password")
     options = _options(seeds, request_timeout, retry_timeout)
-    try:
-        with Out("nx_session", lib.nx_session_free) as out, options as pointer:
-
-            def call(_: CData, token: CData) -> partial[CData]:
-                if pointer == NULL:
-                    return partial(
-                        lib.nx_session_connect,
-                        origin,
-                        len(origin),
-                        scope,
-                        scope_len,
-                        user,
-                        user_len,
-                        secret,
-                        secret_len,
-                        token,
-                        out.place,
-                    )
-                return partial(
-                    lib.nxx_session_connect,
-                    origin,
-                    len(origin),
-                    scope,
-                    scope_len,
-                    user,
-                    user_len,
-                    secret,
-                    secret_len,
-                    pointer,
-                    token,
-                    out.place,
-                )
-
-            blocking(None, call, limit)
-            return Session(out.take(), domain)
-    finally:
-        options.close()
+    credentials = (origin, len(origin), scope, scope_len, user, user_len, secret, secret_len)
+    with Out("nx_session", lib.nx_session_free) as out:
+        if options is None:
+            blocking(None, lib.nx_session_connect, limit, *credentials, TOKEN, out.place)
+        else:
+            blocking(None, lib.nxx_session_connect, limit, *credentials, options, TOKEN, out.place)
+        return Session(out.take(), domain)

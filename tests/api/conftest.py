@@ -15,7 +15,10 @@ import nervix_ffi
 from nervix_ffi import *
 
 fake = ctypes.CDLL(nervix_ffi.library().path)
-KINDS = ("session", "execution", "outcome", "schema", "event", "cancel", "error", "suggestions")
+KINDS = (
+    "session", "execution", "outcome", "schema", "event", "cancel", "error", "suggestions", "clock event", "clock", "fields",
+    "producer", "submission outcome", "consumer", "delivery", "batch", "builder",
+)
 
 def live():
     """How many objects of each kind the host holds."""

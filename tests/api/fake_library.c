@@ -3,7 +3,8 @@
  * Commands are words: `error N` fails with error kind N; `wait` waits for its token; `fail` ends FAILED with two diagnostics; `end N`
  * ends with disposition N; `subscribe NAME` opens a subscription; `rows NAME GENERATION COUNT`, `lost`, `ended`, `interrupted`
  * (each with NAME GENERATION COUNT) queue an event; `slow` completes after its token was triggered, which it waits for. It
- * has no extension.
+ * has no
+ * extension. Clocks, producers, consumers and batches: fake_endpoints.c.
  */
 #include "nervix_client.h"
 
@@ -13,7 +14,26 @@
 #include <string.h>
 #include <time.h>
 
-enum { SESSION, EXECUTION, OUTCOME, SCHEMA, EVENT, CANCEL, ERROR, SUGGESTIONS, KINDS };
+enum {
+  SESSION,
+  EXECUTION,
+  OUTCOME,
+  SCHEMA,
+  EVENT,
+  CANCEL,
+  ERROR,
+  SUGGESTIONS,
+  CLOCK_EVENT,
+  CLOCK,
+  FIELDS,
+  PRODUCER,
+  SUBMISSION_OUTCOME,
+  CONSUMER,
+  DELIVERY,
+  BATCH,
+  BUILDER,
+  KINDS
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
@@ -68,6 +88,7 @@ struct nx_event {
 };
 struct nx_session {
   struct head head;
+  char domain[64];
 };
 struct nx_suggestions {
   struct head head;
@@ -98,6 +119,14 @@ static void unmade(void *object, int kind) {
     live[kind]--; /* The memory stays, so that a second free is seen. */
   }
   pthread_mutex_unlock(&lock);
+}
+
+static void *retained(void *object) {
+  struct head *head = object;
+  pthread_mutex_lock(&lock);
+  head->references++;
+  pthread_mutex_unlock(&lock);
+  return object;
 }
 
 long fake_live(int kind) { return live[kind]; }
@@ -200,10 +229,12 @@ static nx_error *wait_for_token(const nx_cancel *cancel, bool has_reference) {
   return fail(code, has_reference);
 }
 
+#include "fake_endpoints.c"
+
 nx_error *nx_session_connect(const uint8_t *server, size_t server_len, const uint8_t *domain, size_t domain_len,
     const uint8_t *username, size_t username_len, const uint8_t *password, size_t password_len,
     const nx_cancel *cancel, nx_session **out) {
-  (void)domain, (void)domain_len, (void)password_len, (void)username_len;
+  (void)password_len, (void)username_len;
   if ((username == NULL) != (password == NULL)) {
     return fail(NX_ERROR_INVALID_ARGUMENT, false);
   }
@@ -211,6 +242,9 @@ nx_error *nx_session_connect(const uint8_t *server, size_t server_len, const uin
     return wait_for_token(cancel, false);
   }
   *out = made(SESSION, sizeof(nx_session));
+  if (domain != NULL && domain_len < sizeof (*out)->domain) {
+    memcpy((*out)->domain, domain, domain_len);
+  }
   return NULL;
 }
 void nx_session_free(nx_session *session) { unmade(session, SESSION); }
@@ -245,6 +279,7 @@ nx_error *nx_session_execute(nx_session *session, const nx_execution *execution,
   unsigned long long first = 0, second = 0;
   size_t index;
   nx_outcome *outcome;
+  nx_error *error;
   int code;
   if (session->head.references <= 0 || execution->head.references <= 0) {
     pthread_mutex_lock(&lock);
@@ -269,8 +304,13 @@ nx_error *nx_session_execute(nx_session *session, const nx_execution *execution,
     sscanf(execution->text, "%*s %d", &code);
     return fail(code, true);
   }
+  error = NULL;
+  code = endpoint_command(session, execution->text, cancel, &error);
+  if (error != NULL) {
+    return error;
+  }
   outcome = made(OUTCOME, sizeof *outcome);
-  outcome->disposition = NX_DISPOSITION_COMPLETED;
+  outcome->disposition = code != 0 ? code : NX_DISPOSITION_COMPLETED;
   if (strcmp(word, "fail") == 0) {
     outcome->disposition = NX_DISPOSITION_FAILED;
   } else if (strcmp(word, "end") == 0) {
@@ -440,12 +480,7 @@ void nx_event_subscription(const nx_event *event, const uint8_t **name, size_t *
   *generation = event->generation;
 }
 uint64_t nx_event_row_count(const nx_event *event) { return event->count; }
-nx_event *nx_event_retain(nx_event *event) {
-  pthread_mutex_lock(&lock);
-  event->head.references++;
-  pthread_mutex_unlock(&lock);
-  return event;
-}
+nx_event *nx_event_retain(nx_event *event) { return retained(event); }
 void nx_event_release(nx_event *event) { unmade(event, EVENT); }
 nx_error *nx_event_schema(const nx_event *event, nx_schema **out) {
   (void)event;

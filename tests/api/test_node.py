@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow
 import pytest
@@ -116,8 +117,16 @@ def test_three_nodes_have_a_leader_and_two_followers() -> None:
 
 
 def test_a_node_that_cannot_start_says_why() -> None:
-    with pytest.raises(LoopbackError, match=r"did not start: .*nonsense"):
-        LoopbackNode(load="nonsense;")
+    with pytest.raises(LoopbackError, match=r"did not start: .*load:2: .*nonsense"):
+        LoopbackNode(load="CREATE UNPACED DOMAIN d;\nnonsense;")
+    with pytest.raises(LoopbackError, match=r"did not start: .*no-such\.nspl cannot be read"):
+        LoopbackNode(load="no-such.nspl")
+
+
+def test_a_load_may_be_longer_than_a_pipe_holds() -> None:
+    load = "\n" * 1_000_000 + "CREATE UNPACED DOMAIN lawn;"
+    with LoopbackNode(load=load) as node, nervix_ffi.connect(node.uri, timeout=30) as session:
+        assert "lawn" in session.execute("LIST DOMAINS;", timeout=30).message
 
 
 def test_what_the_control_endpoint_refuses_is_an_error_with_its_status(node: LoopbackNode) -> None:
@@ -128,9 +137,16 @@ def test_what_the_control_endpoint_refuses_is_an_error_with_its_status(node: Loo
         node.publish("nowhere", [{"id": 1}], domain="garden")
 
 
-def test_a_node_ends_with_the_process_that_started_it() -> None:
-    script = "from nervix_ffi.testing import LoopbackNode\nnode = LoopbackNode()\nprint(node.pid, flush=True)\ninput()\n"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+def test_a_node_ends_with_the_process_that_started_it_and_leaves_nothing(tmp_path: Path) -> None:
+    script = "from nervix_ffi.testing import LoopbackNode\n"
+    script += f"node = LoopbackNode(load={GRAPH!r})\nprint(node.pid, flush=True)\ninput()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
@@ -138,6 +154,7 @@ def test_a_node_ends_with_the_process_that_started_it() -> None:
     while _runs(pid):
         assert time.monotonic() < deadline, "the node outlived its parent"
         time.sleep(0.005)
+    assert list(tmp_path.iterdir()) == []
 
 
 def _runs(pid: int) -> bool:

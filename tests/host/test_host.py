@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,57 +20,117 @@ INCLUDE = HERE.parents[1] / "include"
 PATIENCE = 110
 
 
+#: What `endpoints.c` expects: its fields end in one that is sensitive, which the emitter has to leak to hand it out.
+FIELDS = "id U32, maybe I64 OPTIONAL, text STRING, tags VEC<STRING>, grid ARRAY<I16, 2, 2>, secret STRING SENSITIVE"
+MODE = "MODE ACK PARALLEL MAX 8 ACK TIMEOUT 60s RETRY POLICY BACKOFF 10ms MAX 40ms"
+ENDPOINTS = f"""
+CREATE PACED DOMAIN lab WITH PERIOD 100ms SKEW 10ms;
+USE lab;
+CREATE SCHEMA row ({FIELDS});
+CREATE RELAY rows SCHEMA row UNBRANCHED;
+CREATE INGESTOR in FROM CLIENT SCHEMA row {MODE} ON QUIESCE SUSPEND TIMESTAMP NOW TO rows INHERIT ALL
+  FLUSH IMMEDIATE ON MESSAGE ERROR LOG ON GENERAL ERROR LOG;
+CREATE EMITTER out FROM rows TO CLIENT SCHEMA row {MODE} INHERIT ALL EXCEPT secret SET secret = leak_sensitive(input.secret)
+  BATCH MAX MESSAGES 16 MAX SIZE 64KiB FLUSH IMMEDIATE ON MESSAGE ERROR LOG ON GENERAL ERROR LOG;
+START AT '2030-01-01T00:00:00Z' TIME RATE 2.0;
+"""
+
+#: No invalid access and no definite leak. What is still reachable at the end belongs to the library's running threads.
+CHECKER = [
+    "valgrind",
+    "--quiet",
+    "--error-exitcode=99",
+    "--leak-check=full",
+    "--errors-for-leak-kinds=definite",
+    "--show-leak-kinds=definite",
+    "--fair-sched=yes",
+]
+
+checked = pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+
+
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """host.c, compiled strictly and linked with the library that this process uses."""
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the hosts, compiled strictly and linked with the library that this process uses."""
     compiler = os.environ.get("CC") or shutil.which("cc")
     assert compiler is not None, "no C compiler"
     folder = tmp_path_factory.mktemp("host")
     # Linked by its soname, as a host would: the file that is loaded must go by that name.
     library = folder / "libnervix_client_ffi.so"
     library.symlink_to(nervix_ffi.library().path)
-    program = folder / "host"
     strict = ["-std=c11", "-D_DEFAULT_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     link = ["-L", str(folder), f"-Wl,-rpath,{folder}", "-lnervix_client_ffi", "-lpthread"]
-    subprocess.run([compiler, *strict, "-I", str(INCLUDE), str(HERE / "host.c"), "-o", str(program), *link], check=True)
-    return program
+    for name in ("host", "endpoints"):
+        source = HERE / f"{name}.c"
+        subprocess.run([compiler, *strict, "-I", str(INCLUDE), str(source), "-o", str(folder / name), *link], check=True)
+    return folder
 
 
-def run(command: list[str]) -> tuple[int, str, str]:
-    """Run the host against a node, publishing the scenario's rows once it has subscribed: status, output, errors."""
-    with LoopbackNode(user="guest", password="sesame", load=golden.SCENARIOS / "rows.nspl") as node:
+def run(command: list[str], load: str | Path, step: str, do: Callable[[LoopbackNode], None]) -> tuple[int, str, str]:
+    """Run a host against a node, doing something when it has said so: status, output, errors."""
+    with LoopbackNode(user="guest", password="sesame", load=load) as node:
         process = subprocess.Popen(
             [*command, node.uri, "guest", "sesame"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None
-            assert process.stderr is not None
             first = process.stdout.readline()
-            if first == "SUBSCRIBED\n":
-                for batch in golden.batches("rows"):
-                    node.control("publish", domain="conformance", relay="typed_rows", rows=batch)
+            if first == f"{step}\n":
+                do(node)
             output, errors = process.communicate(timeout=PATIENCE)
-            ended = node.counts()["sessions"]["ended"]
-            assert ended["end_stream"] == 0
+            ended = node.wait(sessions=0)
+            assert ended["sessions"]["ended"]["end_stream"] == 0
+            assert (ended["producers"], ended["consumers"], ended["clocks"]) == (0, 0, 0)
             return process.returncode, first + output, errors
         finally:
             process.kill()
             process.communicate()
 
 
+def run_host(command: list[str]) -> tuple[int, str, str]:
+    """Run `host`, publishing the scenario's rows once it has subscribed."""
+
+    def publish(node: LoopbackNode) -> None:
+        for batch in golden.batches("rows"):
+            node.control("publish", domain="conformance", relay="typed_rows", rows=batch)
+
+    return run(command, golden.SCENARIOS / "rows.nspl", "SUBSCRIBED", publish)
+
+
+def run_endpoints(command: list[str]) -> tuple[int, str, str]:
+    """Run `endpoints`, cutting its connection when it may be."""
+
+    def cut(node: LoopbackNode) -> None:
+        node.control("cut", how="abort")
+
+    return run(command, ENDPOINTS, "CUT", cut)
+
+
 @pytest.mark.rule("B-1", "B-2", "B-3", "B-4", "B-6", "B-7", "X-7")
-def test_a_host_in_c(host: Path) -> None:
-    assert run([str(host)]) == (0, "SUBSCRIBED\nPASS\n", "")
+def test_a_host_in_c(hosts: Path) -> None:
+    assert run_host([str(hosts / "host")]) == (0, "SUBSCRIBED\nPASS\n", "")
 
 
+@pytest.mark.rule("B-2", "B-3", "B-9", "B-11", "B-12", "B-13", "B-14", "B-15", "B-16", "X-7")
+def test_a_host_in_c_with_clocks_producers_and_consumers(hosts: Path) -> None:
+    assert run_endpoints([str(hosts / "endpoints")]) == (0, "CUT\nPASS\n", "")
+
+
+@checked
 @pytest.mark.timeout(240)
 @pytest.mark.rule("B-2", "B-3", "F-9")
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
-def test_a_host_in_c_under_a_memory_checker(host: Path) -> None:
-    """No invalid access and no definite leak. What is still reachable at the end belongs to the library's running threads."""
-    checker = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]
-    status, output, errors = run([*checker, "--show-leak-kinds=definite", "--fair-sched=yes", str(host)])
+def test_a_host_in_c_under_a_memory_checker(hosts: Path) -> None:
+    status, output, errors = run_host([*CHECKER, str(hosts / "host")])
     assert (status, output) == (0, "SUBSCRIBED\nPASS\n"), errors
+    assert "==" not in errors
+
+
+@checked
+@pytest.mark.timeout(240)
+@pytest.mark.rule("B-2", "B-9", "B-11", "B-14", "B-15")
+def test_clocks_producers_and_consumers_under_a_memory_checker(hosts: Path) -> None:
+    status, output, errors = run_endpoints([*CHECKER, str(hosts / "endpoints")])
+    assert (status, output) == (0, "CUT\nPASS\n"), errors
     assert "==" not in errors
 
 

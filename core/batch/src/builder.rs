@@ -149,6 +149,10 @@ impl Builder {
                 "{what} is {found}, and level {level} of the column {:?} needs {wanted}",
                 field.name
             )),
+            Some(None) => argument(format!(
+                "the column {:?} has more cells than fit into memory",
+                field.name
+            )),
             _ => Ok(()),
         }
     }
@@ -235,7 +239,7 @@ impl Builder {
         self.expect(field, level, "values_len", values.len(), |cells| {
             cells.checked_mul(width)
         })?;
-        if values.len() % width != 0 {
+        if !values.len().is_multiple_of(width) {
             return argument(format!(
                 "values_len is {}, which is no multiple of the {width} bytes of a value of the column {:?}",
                 values.len(),

@@ -136,7 +136,8 @@ impl Endpoint {
     }
 
     fn close(&self, cancel: Option<&Cancel>) -> Result<(), Error> {
-        match self.session.call(Call::Close(self.id), cancel, None)? {
+        // Closing begins whatever the token says: that only ends the wait for it.
+        match self.session.begin(Call::Close(self.id), cancel)? {
             Done::Closed => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -145,11 +146,8 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Fails in a child of the process that opened it, where it is left alone, and in a session that failed, which holds
-        // nothing. The hold on the session is dropped next.
-        let _ = self
-            .session
-            .enter(|engine, now| engine.free_endpoint(now, self.id));
+        // The hold on the session is dropped next.
+        self.session.free_endpoint(self.id);
     }
 }
 

@@ -1,23 +1,26 @@
 //! Sessions as hosts see them: calls that block the calling thread.
 //!
 //! Owns the engine's lock, the waiting of host threads, the session's timer, and carrying out what the engine orders. The lock
-//! is never held while anything is waited for. Knows nothing of what the engine decides, or why.
+//! is never held while anything is waited for, nor while a frame is read, and letting go of something never waits for the lock.
+//! Knows nothing of what the engine decides, or why.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, TryLockError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine as _;
 use http::HeaderValue;
 use nervix_engine::{
-    Call, CallId, Cause, Config, ConnId, Done, Engine, Error, ErrorKind, Event, ExecutionId, Given,
-    Input, Now, Origin, Outcome, Output, Stop,
+    Call, CallId, Cause, Config, ConnId, Done, EndpointId, Engine, Error, ErrorKind, Event,
+    ExecutionId, Given, Input, Now, Origin, Outcome, Output, Stop,
 };
 use nervix_wire::types::SuggestOutcome;
+use nervix_wire::{decode_server, Frame};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedSender};
 use tokio::sync::Notify;
@@ -95,8 +98,7 @@ impl Drop for Execution {
         if self.generation != fork::generation() {
             std::mem::forget(owner);
         } else if let Some(inner) = owner.and_then(|owner| owner.upgrade()) {
-            // Nothing is left to release in an engine that failed.
-            let _ = inner.enter(|engine, _| engine.release(self.id));
+            inner.let_go(Gone::Execution(self.id));
         }
     }
 }
@@ -160,6 +162,7 @@ impl Session {
                 at: AtomicU64::new(NEVER),
                 set: Notify::new(),
             }),
+            gone: Mutex::new(Vec::new()),
             state: Mutex::new(State {
                 engine: Engine::new(config),
                 connections: HashMap::new(),
@@ -274,6 +277,14 @@ impl Session {
         })
     }
 
+    /// Tells the engine that the host let go of an endpoint. Never waits; without effect in a child of the process that opened
+    /// the session.
+    pub(crate) fn free_endpoint(&self, endpoint: EndpointId) {
+        if let Ok(inner) = self.inner() {
+            inner.let_go(Gone::Endpoint(endpoint));
+        }
+    }
+
     /// Asks the engine something that it answers at once.
     pub(crate) fn enter<R>(&self, with: impl FnOnce(&mut Engine, Now) -> R) -> Result<R, Error> {
         self.inner()?.enter(with)
@@ -306,6 +317,11 @@ impl Session {
             None => error,
         })
     }
+
+    /// A call that takes effect even when its token was stopped before; the token only ends the wait.
+    pub(crate) fn begin(&self, what: Call, cancel: Option<&Cancel>) -> Result<Done, Error> {
+        self.inner()?.call(what, cancel)
+    }
 }
 
 impl Drop for Session {
@@ -315,8 +331,7 @@ impl Drop for Session {
             std::mem::forget(inner);
         } else if let Some(inner) = inner {
             if inner.holders.fetch_sub(1, Ordering::SeqCst) == 1 {
-                // An engine that failed has no connection left to reset.
-                let _ = inner.enter(|engine, _| engine.shut_down());
+                inner.let_go(Gone::Session);
             }
         }
     }
@@ -338,7 +353,18 @@ struct Inner {
     /// Sessions, producers, consumers and deliveries that keep the session running.
     holders: AtomicUsize,
     alarm: Arc<Alarm>,
+    /// What was let go of while somebody else held the engine, in order. Held for no longer than a push or a take, if need be
+    /// under the engine's lock, which is never taken under it.
+    gone: Mutex<Vec<Gone>>,
     state: Mutex<State>,
+}
+
+/// What a host let go of.
+#[derive(Debug, Clone, Copy)]
+enum Gone {
+    Execution(ExecutionId),
+    Endpoint(EndpointId),
+    Session,
 }
 
 impl fmt::Debug for Inner {
@@ -354,6 +380,29 @@ struct State {
     next_call: u64,
     /// Why the engine is not entered any more.
     broken: Option<String>,
+}
+
+impl State {
+    /// Ends the session after a panic.
+    fn give_up(&mut self, panic: &(dyn Any + Send)) -> Error {
+        let what = panic.downcast_ref::<&str>().copied();
+        let what = what
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        let why = format!(
+            "the client failed and this session is over, which is a defect of the client: {}",
+            one_line(what)
+        );
+        let error = Error::new(ErrorKind::Protocol, why.clone());
+        self.broken = Some(why);
+        for (_, orders) in self.connections.drain() {
+            let _ = orders.send(Order::Reset);
+        }
+        for (_, slot) in self.calls.drain() {
+            slot.fill(Err(error.clone()));
+        }
+        error
+    }
 }
 
 /// Where one host thread waits for its call.
@@ -391,8 +440,49 @@ impl Inner {
 
     /// Enters the engine and carries out what it orders. A panic in it ends this session and no other.
     fn enter<R>(self: &Arc<Self>, with: impl FnOnce(&mut Engine, Now) -> R) -> Result<R, Error> {
+        self.hold(|state| self.enter_locked(state, with))
+    }
+
+    /// Holds the engine for as long as `with` takes. What was let go of before goes first, so that a thread's calls come after
+    /// what it let go of; what is let go of meanwhile goes next.
+    fn hold<R>(self: &Arc<Self>, with: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
-        self.enter_locked(&mut state, with)
+        self.work_off(&mut state);
+        let result = with(&mut state);
+        drop(state);
+        self.try_work_off();
+        result
+    }
+
+    /// Tells the engine of something that was let go of, or leaves that to whoever holds the engine. Never waits for the engine.
+    fn let_go(self: &Arc<Self>, gone: Gone) {
+        lock(&self.gone).push(gone);
+        self.try_work_off();
+    }
+
+    /// Whoever held the engine looks here after letting it go, and whoever leaves something here looks whether the engine is
+    /// held after leaving it: one of the two finds the other.
+    fn try_work_off(self: &Arc<Self>) {
+        while !lock(&self.gone).is_empty() {
+            let mut state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.work_off(&mut state);
+        }
+    }
+
+    fn work_off(self: &Arc<Self>, state: &mut State) {
+        let gone = std::mem::take(&mut *lock(&self.gone));
+        for gone in gone {
+            // Nothing is left to let go of in an engine that failed, which has no connection left to reset either.
+            let _ = self.enter_locked(state, |engine, now| match gone {
+                Gone::Execution(id) => engine.release(id),
+                Gone::Endpoint(id) => engine.free_endpoint(now, id),
+                Gone::Session => engine.shut_down(),
+            });
+        }
     }
 
     fn enter_locked<R>(
@@ -412,25 +502,7 @@ impl Inner {
             self.set_alarm(state.engine.wakeup(), now);
             result
         }));
-        entered.map_err(|panic| {
-            let what = panic.downcast_ref::<&str>().copied();
-            let what = what
-                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("no message");
-            let why = format!(
-                "the client failed and this session is over, which is a defect of the client: {}",
-                one_line(what)
-            );
-            let error = Error::new(ErrorKind::Protocol, why.clone());
-            state.broken = Some(why);
-            for (_, orders) in state.connections.drain() {
-                let _ = orders.send(Order::Reset);
-            }
-            for (_, slot) in state.calls.drain() {
-                slot.fill(Err(error.clone()));
-            }
-            error
-        })
+        entered.map_err(|panic| state.give_up(panic.as_ref()))
     }
 
     fn carry_out(
@@ -451,7 +523,7 @@ impl Inner {
                 let owner = Arc::downgrade(self);
                 let authorization = self.authorization.clone();
                 self.runtime.spawn(async move {
-                    let take = |frame| report(&owner, Input::Frame { conn, frame });
+                    let take = |frame| arrived(&owner, conn, frame);
                     stream::run(origin, authorization, orders, take, |cause| {
                         ending.tell(cause)
                     })
@@ -491,19 +563,16 @@ impl Inner {
         let slot = Arc::new(Slot::default());
         let registration =
             cancel.map(|cancel| cancel.register(Arc::clone(&slot) as Arc<dyn Waiter>));
-        let call = {
-            let mut state = lock(&self.state);
+        let call = self.hold(|state| {
             let call = CallId(state.next_call);
             state.next_call = state.next_call.saturating_add(1);
             state.calls.insert(call, Arc::clone(&slot));
-            if let Err(error) =
-                self.enter_locked(&mut state, |engine, now| engine.call(now, call, what))
-            {
+            let entered = self.enter_locked(state, |engine, now| engine.call(now, call, what));
+            if entered.is_err() {
                 state.calls.remove(&call);
-                return Err(error);
             }
-            call
-        };
+            entered.map(|()| call)
+        })?;
         let result = self.wait(call, &slot, cancel);
         drop(registration);
         result
@@ -530,7 +599,7 @@ impl Inner {
         let result = lock(&slot.result).take();
         // The engine has answered by now; a thread must not wait for ever for one that has not.
         result.unwrap_or_else(|| {
-            lock(&self.state).calls.remove(&call);
+            self.hold(|state| state.calls.remove(&call));
             Err(given_up(stop, None))
         })
     }
@@ -578,14 +647,40 @@ fn panicked() -> Cause {
     )
 }
 
+/// Reads a frame, which may take a while, and tells the engine.
+fn arrived(owner: &Weak<Inner>, conn: ConnId, frame: Frame) {
+    let length = frame.as_slice().len();
+    let read = catch_unwind(AssertUnwindSafe(|| decode_server(&frame)));
+    drop(frame);
+    match read {
+        Ok(message) => {
+            let message = Box::new(message);
+            report(
+                owner,
+                Input::Message {
+                    conn,
+                    message,
+                    length,
+                },
+            );
+        }
+        Err(panic) => {
+            if let Some(inner) = owner.upgrade() {
+                inner.hold(|state| state.give_up(panic.as_ref()));
+            }
+        }
+    }
+}
+
 fn report(owner: &Weak<Inner>, input: Input) {
     let Some(inner) = owner.upgrade() else { return };
-    let mut state = lock(&inner.state);
-    if let Input::Closed { conn, .. } = &input {
-        state.connections.remove(conn);
-    }
-    // An engine that failed has told everybody who waited.
-    let _ = inner.enter_locked(&mut state, |engine, now| engine.input(now, input));
+    inner.hold(|state| {
+        if let Input::Closed { conn, .. } = &input {
+            state.connections.remove(conn);
+        }
+        // An engine that failed has told everybody who waited.
+        let _ = inner.enter_locked(state, |engine, now| engine.input(now, input));
+    });
 }
 
 /// The timer of one session.
@@ -608,10 +703,11 @@ async fn keep_time(owner: Weak<Inner>, alarm: Arc<Alarm>) {
         };
         let Some(inner) = owner.upgrade() else { return };
         if rung {
-            let mut state = lock(&inner.state);
-            // Under the lock, so that what is set next is newer.
-            alarm.at.store(NEVER, Ordering::SeqCst);
-            let _ = inner.enter_locked(&mut state, |engine, now| engine.wake(now));
+            inner.hold(|state| {
+                // Under the lock, so that what is set next is newer.
+                alarm.at.store(NEVER, Ordering::SeqCst);
+                let _ = inner.enter_locked(state, |engine, now| engine.wake(now));
+            });
         }
     }
 }
@@ -717,6 +813,86 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A session that nobody answers.
+    fn unanswered() -> (TcpListener, Session) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let origin = Origin {
+            secure: false,
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        };
+        let inner = Session::start(&origin, None, None, &Options::default()).unwrap();
+        let generation = fork::generation();
+        let inner = Some(inner);
+        (listener, Session { generation, inner })
+    }
+
+    #[test]
+    fn letting_go_never_waits_for_a_thread_that_holds_the_engine() {
+        let (listener, session) = unanswered();
+        let inner = Arc::clone(session.inner().unwrap());
+        let waiting = std::thread::spawn({
+            let inner = Arc::clone(&inner);
+            move || inner.call(Call::Connect, None)
+        });
+        let (mut socket, _) = listener.accept().unwrap();
+        let execution = session.prepare("SHOW X;", None).unwrap();
+        let id = execution.id;
+        inner.hold(|_| {
+            let (done, freed) = channel();
+            std::thread::spawn(move || {
+                session.free_endpoint(EndpointId(7));
+                drop((execution, session));
+                done.send(()).unwrap();
+            });
+            freed
+                .recv_timeout(PATIENCE)
+                .expect("letting go waits for the thread that holds the engine");
+        });
+        // Whoever held the engine did it all next, before anybody asked for anything else.
+        assert!(lock(&inner.gone).is_empty());
+        assert_eq!(waiting.join().unwrap().unwrap_err().kind, ErrorKind::Closed);
+        socket.read_to_end(&mut Vec::new()).unwrap();
+        let released = inner.call(Call::Execute(id), None).unwrap_err();
+        assert_eq!(released.kind, ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_call_comes_after_what_was_let_go_of_before_it() {
+        let (_listener, session) = unanswered();
+        let inner = Arc::clone(session.inner().unwrap());
+        let execution = session.prepare("SHOW X;", None).unwrap();
+        lock(&inner.gone).push(Gone::Execution(execution.id));
+        let released = session.execute(&execution, None).unwrap_err();
+        assert_eq!(released.kind, ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_frame_is_read_before_the_engine_is_held_for_it() {
+        let (_listener, session) = unanswered();
+        let inner = session.inner().unwrap();
+        let frame = Frame::copy_from(&[1; 64]);
+        let bytes = frame.to_bytes();
+        let owner = Arc::downgrade(inner);
+        let reader = inner.hold(|_| {
+            let reader = std::thread::spawn(move || arrived(&owner, ConnId(1), frame));
+            let started = Instant::now();
+            // A frame that violates the protocol is given up once it was read.
+            while !bytes.is_unique() {
+                assert!(
+                    started.elapsed() < PATIENCE,
+                    "the frame waits for the engine to be read"
+                );
+                std::thread::yield_now();
+            }
+            reader
+        });
+        reader.join().unwrap();
+    }
 
     #[test]
     fn a_panic_in_the_engine_ends_its_session_and_nothing_else() {

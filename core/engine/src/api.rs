@@ -10,10 +10,10 @@ use bytes::Bytes;
 use nervix_wire::types::{
     BackupArchiveSummary, Diagnostic, DomainClockAttachmentEndReason, DomainClockObservation,
     EmitterSettlement, OutcomeOrigin, ProcessingFailure, RestoreReport, RowSchema,
-    RowsSkippedCause, SubmissionRefusal, SubscriptionEndReason, SuggestOutcome,
+    RowsSkippedCause, ServerMessage, SubmissionRefusal, SubscriptionEndReason, SuggestOutcome,
     TransactionOperationAdmission, TransactionPreviewIdentity, TransactionStatus,
 };
-use nervix_wire::{CheckedRows, Frame};
+use nervix_wire::{CheckedRows, Frame, Violation};
 
 use crate::contract::{Contract, OpenRefusal, OpenRequest};
 use crate::origin::Origin;
@@ -137,6 +137,13 @@ pub enum Stop {
 pub enum Input {
     /// One whole message arrived.
     Frame { conn: ConnId, frame: Frame },
+    /// One whole message arrived and was read before the engine was entered, so that nobody waits for it meanwhile.
+    Message {
+        conn: ConnId,
+        message: Box<Result<ServerMessage, Violation>>,
+        /// The length of its frame.
+        length: usize,
+    },
     /// The connection is over, or never came to be. Nothing follows for it.
     Closed { conn: ConnId, cause: Cause },
 }

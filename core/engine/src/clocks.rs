@@ -127,7 +127,7 @@ impl Clocks {
         conn: ConnId,
         observed: DomainClockObservation,
     ) {
-        let Some(clock) = self.clocks.get_mut(domain) else {
+        let Some(clock) = self.attaching_on(domain, conn) else {
             return;
         };
         let moved = matches!(clock.held, Held::By(old) if old != conn);
@@ -147,22 +147,56 @@ impl Clocks {
 
     /// The session holds the attachment already: its later frames tell the clock (K-5).
     pub(crate) fn already_attached(&mut self, domain: &str, conn: ConnId) {
-        if let Some(clock) = self.clocks.get_mut(domain) {
+        if let Some(clock) = self.attaching_on(domain, conn) {
             clock.held = Held::By(conn);
             clock.attaching = None;
             clock.backoff.reset();
         }
     }
 
-    pub(crate) fn reattach_refused(&mut self, domain: &str, now: u64, jitter: &mut Jitter) {
-        let Some(clock) = self.clocks.get_mut(domain) else {
+    /// The engine's attach was refused, so the attachment is interrupted from here on, whatever held it before (K-5).
+    pub(crate) fn reattach_refused(
+        &mut self,
+        domain: &str,
+        conn: ConnId,
+        now: u64,
+        jitter: &mut Jitter,
+    ) {
+        let Some(clock) = self.attaching_on(domain, conn) else {
             return;
         };
+        if matches!(clock.held, Held::By(_)) {
+            clock.interrupt();
+        }
         let wait = clock.backoff.next(BACKGROUND, jitter);
         clock.held = Held::Waiting(Some(now.saturating_add(wait)));
         clock.attaching = None;
         clock.unread.restoration_failed = true;
         self.touch(domain);
+    }
+
+    /// The domain does not exist any more, says the answer to the engine's attach (K-5).
+    pub(crate) fn not_found(&mut self, domain: &str, conn: ConnId) {
+        if self.attaching_on(domain, conn).is_some() {
+            self.ended(domain, DomainClockAttachmentEndReason::DomainRemoved);
+        }
+    }
+
+    /// The clock that an attach in flight on this exchange is for, unless another exchange was asked since.
+    fn attaching_on(&mut self, domain: &str, conn: ConnId) -> Option<&mut Clock> {
+        self.clocks
+            .get_mut(domain)
+            .filter(|clock| clock.attaching == Some(conn))
+    }
+
+    /// A new exchange is there: every clock is attached on it at once, ahead of all else (D-5).
+    pub(crate) fn exchange_opened(&mut self) {
+        for clock in self.clocks.values_mut() {
+            clock.attaching = None;
+            if let Held::Waiting(due) = &mut clock.held {
+                *due = None;
+            }
+        }
     }
 
     pub(crate) fn attaching(&mut self, domain: &str, conn: ConnId) {
@@ -255,10 +289,7 @@ impl Clocks {
             }
             if clock.held == Held::By(conn) {
                 clock.held = Held::Waiting(None);
-                clock.forget_tick();
-                clock.unread.state = false;
-                clock.unread.restoration_failed = false;
-                clock.unread.interrupted = true;
+                clock.interrupt();
                 self.touch(&domain);
             } else if let Held::Waiting(due) = &mut clock.held {
                 *due = None;
@@ -353,6 +384,14 @@ impl Clock {
         } else {
             unread.ended.take().map(ClockEventKind::Ended)
         }
+    }
+
+    /// What is unread is over: a gap is told first, and once.
+    fn interrupt(&mut self) {
+        self.forget_tick();
+        self.unread.state = false;
+        self.unread.restoration_failed = false;
+        self.unread.interrupted = true;
     }
 
     fn forget_tick(&mut self) {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use nervix_wire::types::{
     AttachDomainClockRequest, CancelRequest, CancellationStage, ClientRequest, CommandDisposition,
     CommandOutcome, CommandRequest, DetachDomainClockRequest, DomainClockAttachDisposition,
-    DomainClockAttachmentEndReason, DomainClockDetachDisposition, LeaderEndpoints, Leadership,
-    Reply, ReplyBody, RequestCancelled, RequestRejected, RequestRejection, ServerBody,
-    ServerMessage, SessionEndReason, SubscribeDisposition, SubscribeRequest, SubscriptionType,
-    SuggestRequest, UnsubscribeDisposition, UnsubscribeRequest,
+    DomainClockDetachDisposition, LeaderEndpoints, Leadership, Reply, ReplyBody, RequestCancelled,
+    RequestRejected, RequestRejection, ServerBody, ServerMessage, SessionEndReason,
+    SubscribeDisposition, SubscribeRequest, SubscriptionType, SuggestRequest,
+    UnsubscribeDisposition, UnsubscribeRequest,
 };
-use nervix_wire::{Frame, Violation};
+use nervix_wire::Violation;
 
 use crate::api::{
     Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
@@ -87,6 +87,8 @@ pub struct Engine {
     clocks: Clocks,
     endpoints: Endpoints,
     transaction: Option<transactions::Held>,
+    /// The exchange that a BEGIN was sent on whose outcome is not known, so that it may hold a transaction all the same.
+    begun_on: Option<ConnId>,
 }
 
 /// Why a session cannot come back.
@@ -178,6 +180,7 @@ impl Engine {
             clocks: Clocks::default(),
             endpoints: Endpoints::default(),
             transaction: None,
+            begun_on: None,
         }
     }
 
@@ -386,7 +389,15 @@ impl Engine {
     /// Takes what happened on a connection. What concerns an unknown or finished connection is ignored.
     pub fn input(&mut self, now: Now, input: Input) {
         match input {
-            Input::Frame { conn, frame } => self.frame(now, conn, &frame),
+            Input::Frame { conn, frame } => {
+                let message = nervix_wire::decode_server(&frame);
+                self.arrived(now, conn, message, frame.as_slice().len());
+            }
+            Input::Message {
+                conn,
+                message,
+                length,
+            } => self.arrived(now, conn, *message, length),
             Input::Closed { conn, cause } => {
                 if self
                     .attempt

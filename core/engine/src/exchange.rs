@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nervix_wire::types::{ClientMessage, ClientRequest, Reply, ReplyBody, ServerBody};
 use nervix_wire::{EncodeError, Reassembler, Violation};
 
-use crate::api::{CallId, ConnId, EndpointId, ExecutionId};
+use crate::api::{CallId, ConnId, EndpointId, ExecutionId, Role};
 use crate::origin::Origin;
 use crate::subscriptions::SubId;
 
@@ -35,7 +35,7 @@ pub(crate) enum Asked {
     /// Attaches a followed clock again.
     Reattach(Arc<str>),
     AttachTransaction,
-    Open(CallId),
+    Open(CallId, Role),
     /// Opens an endpoint again.
     Restore(EndpointId),
     Submit(EndpointId, u64),

@@ -35,6 +35,9 @@ impl Default for Limits {
     }
 }
 
+/// Names of ended subscriptions whose deletion is still answered as done.
+const ENDED_NAMES: usize = 1024;
+
 /// What an event costs beside its frame.
 const OVERHEAD: usize = 256;
 
@@ -55,8 +58,6 @@ pub(crate) enum Place {
     Parked,
     /// A later generation has its name; only its own end may still arrive.
     Superseded,
-    /// The server ended it for good.
-    Ended,
     /// Deleted, or nothing of it can arrive any more; it is forgotten once its events are read.
     Gone,
 }
@@ -90,6 +91,8 @@ pub(crate) struct Subscriptions {
     handles: HashMap<(String, u64), SubId>,
     queue: VecDeque<Queued>,
     total_bytes: usize,
+    /// The names that the server ended last and nobody deleted or used again (S-4), and whose they were.
+    ended_names: VecDeque<(Arc<str>, SubId)>,
 }
 
 impl Subscriptions {
@@ -153,6 +156,7 @@ impl Subscriptions {
             };
             self.move_to(id, place);
         }
+        self.forget_ended(&handle.name);
         let name: Arc<str> = Arc::from(handle.name.as_str());
         let schema = Arc::new(schema);
         let id = self.next;
@@ -287,7 +291,7 @@ impl Subscriptions {
                     self.move_to(id, Place::Waiting(None))
                 }
                 Some(Place::Superseded) => self.move_to(id, Place::Gone),
-                Some(Place::Ended | Place::Gone) | None => {}
+                Some(Place::Gone) | None => {}
             }
         }
     }
@@ -331,18 +335,32 @@ impl Subscriptions {
     pub(crate) fn ended(&mut self, id: SubId, kind: EventKind) {
         self.report(id, kind);
         self.handles.retain(|_, held| *held != id);
-        let superseded = self
-            .subs
-            .get(&id)
-            .is_some_and(|sub| sub.place == Place::Superseded);
-        self.move_to(
-            id,
-            if superseded {
-                Place::Gone
-            } else {
-                Place::Ended
-            },
-        );
+        if let Some(sub) = self.subs.get(&id) {
+            if sub.place != Place::Superseded {
+                if self.ended_names.len() >= ENDED_NAMES {
+                    self.ended_names.pop_front();
+                }
+                self.ended_names.push_back((Arc::clone(&sub.name), id));
+            }
+        }
+        self.move_to(id, Place::Gone);
+    }
+
+    /// Forgets that the server ended a subscription of this name, with what its host has not read; true when it did.
+    pub(crate) fn delete_ended(&mut self, name: &str) -> bool {
+        let ended = self.forget_ended(name);
+        if let Some(id) = ended {
+            self.delete(id);
+        }
+        ended.is_some()
+    }
+
+    fn forget_ended(&mut self, name: &str) -> Option<SubId> {
+        let at = self
+            .ended_names
+            .iter()
+            .position(|(ended, _)| **ended == *name)?;
+        self.ended_names.remove(at).map(|(_, id)| id)
     }
 
     pub(crate) fn take(&mut self) -> Option<Event> {
@@ -468,4 +486,65 @@ fn kept(place: Place) -> bool {
             | Place::Dropping
             | Place::Parked
     )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use nervix_wire::types::SubscriptionEndReason;
+
+    // rule: S-4, S-8
+    #[test]
+    fn ended_subscriptions_cost_nothing_once_they_are_read() {
+        let mut subs = Subscriptions::default();
+        let statement: Arc<str> = Arc::from("CREATE SUBSCRIPTION s TO r;");
+        for generation in 1..=10_000_u64 {
+            let name = format!("s{generation}");
+            let handle = SubscriptionHandle { name, generation };
+            let schema = RowSchema {
+                fields: Vec::new(),
+                branch: None,
+            };
+            subs.open(&handle, "d", &statement, schema);
+            if let Some(id) = subs.by_handle(&handle) {
+                let reason = SubscriptionEndReason::RelayRemoved;
+                let message = String::new();
+                subs.ended(id, EventKind::Ended { reason, message });
+            }
+            assert!(subs.take().is_some());
+        }
+        assert!(subs.subs.is_empty() && subs.handles.is_empty());
+        assert_eq!(subs.ended_names.len(), ENDED_NAMES);
+        assert!(subs.delete_ended("s10000") && !subs.delete_ended("s10000"));
+        assert!(!subs.delete_ended("s1"));
+    }
+
+    // rule: S-4, S-6
+    #[test]
+    fn deleting_an_ended_subscription_takes_what_was_not_read() {
+        let mut subs = Subscriptions::default();
+        let statement: Arc<str> = Arc::from("CREATE SUBSCRIPTION s TO r;");
+        for name in ["kept", "deleted"] {
+            let handle = SubscriptionHandle {
+                name: name.to_owned(),
+                generation: 1,
+            };
+            let schema = RowSchema {
+                fields: Vec::new(),
+                branch: None,
+            };
+            subs.open(&handle, "d", &statement, schema);
+            let id = subs.by_handle(&handle).unwrap();
+            subs.push(id, EventKind::DeliveryLost { rows: 1 }, 0);
+            let reason = SubscriptionEndReason::RelayRemoved;
+            let message = String::new();
+            subs.ended(id, EventKind::Ended { reason, message });
+        }
+        assert!(subs.delete_ended("deleted"));
+        for _ in 0..2 {
+            assert_eq!(&*subs.take().unwrap().name, "kept");
+        }
+        assert!(subs.take().is_none() && subs.subs.is_empty());
+    }
 }

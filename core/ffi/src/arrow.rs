@@ -1,6 +1,6 @@
 //! Rows as Arrow: nxx_event_arrow.
 //!
-//! Owns which Arrow type each field type is, and building columns. Knows nothing of what a host does with them.
+//! Owns building columns of cells. Knows nothing of what a host does with them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use arrow_buffer::{
 };
 use arrow_data::ffi::FFI_ArrowArray;
 use arrow_schema::ffi::FFI_ArrowSchema;
-use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields};
+use nervix_batch::UTC;
 use nervix_engine::Error;
 use nervix_wire::types::{FieldType, FieldTypeShape, RowField, ScalarType};
 use nervix_wire::{CellRef, CheckedRows, Part};
@@ -110,43 +111,17 @@ fn field(declared: &RowField, kind: DataType) -> Field {
     }
 }
 
+/// A type of the rows as Arrow has it; one that does not fit was not asked for by the host.
 fn data_type(field_type: &FieldType) -> Outcome<DataType> {
-    Ok(match &field_type.shape {
-        FieldTypeShape::ScalarFieldType(scalar) => match scalar.scalar {
-            ScalarType::U8 => DataType::UInt8,
-            ScalarType::I8 => DataType::Int8,
-            ScalarType::U16 => DataType::UInt16,
-            ScalarType::I16 => DataType::Int16,
-            ScalarType::U32 => DataType::UInt32,
-            ScalarType::I32 => DataType::Int32,
-            ScalarType::U64 => DataType::UInt64,
-            ScalarType::I64 => DataType::Int64,
-            ScalarType::F32 => DataType::Float32,
-            ScalarType::F64 => DataType::Float64,
-            ScalarType::Bool => DataType::Boolean,
-            ScalarType::String => DataType::Utf8,
-            ScalarType::Bytes => DataType::Binary,
-            ScalarType::Datetime => DataType::Timestamp(TimeUnit::Nanosecond, Some(UTC.into())),
-        },
-        FieldTypeShape::FixedListFieldType(list) => {
-            DataType::FixedSizeList(item(&list.element)?, length(list.length)?)
-        }
-        FieldTypeShape::ListFieldType(list) => DataType::List(item(&list.element)?),
-    })
+    nervix_batch::data_type(field_type).map_err(|refusal| mistyped(refusal.to_string()))
 }
 
-const UTC: &str = "+00:00";
-
 fn item(element: &FieldType) -> Outcome<FieldRef> {
-    Ok(Arc::new(Field::new("item", data_type(element)?, false)))
+    nervix_batch::item(element).map_err(|refusal| mistyped(refusal.to_string()))
 }
 
 fn length(length: u32) -> Outcome<i32> {
-    i32::try_from(length).map_err(|_| {
-        mistyped(format!(
-            "a fixed list of {length} elements does not fit Arrow"
-        ))
-    })
+    nervix_batch::length(length).map_err(|refusal| mistyped(refusal.to_string()))
 }
 
 /// Refuses a count of rows whose nulls would take far more memory than the frame they came in.

@@ -336,9 +336,9 @@ pub unsafe extern "C" fn nxx_batch_from_arrow(
         if array.is_released() {
             return Err(invalid("array was released: it holds nothing any more"));
         }
-        bounded(&array)?;
         // Arrow's reader trusts that the structures fit together, and panics when they do not.
         let taken = catch_unwind(AssertUnwindSafe(|| {
+            bounded(&array)?;
             // SAFETY: the host's structures are as the C data interface says.
             let rows = unsafe { from_ffi(array, &arrow_schema) };
             let rows =

@@ -293,6 +293,7 @@ pub unsafe extern "C" fn nx_session_domain_clock(
                 required_text("domain", domain, domain_len)?,
             )
         };
+        may_block()?;
         let clock = session.domain_clock(domain)?;
         let handle = clock.map_or(std::ptr::null_mut(), |clock| hand_out(Arc::new(clock)));
         // SAFETY: the host's place can be written to.

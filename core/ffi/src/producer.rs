@@ -317,6 +317,7 @@ pub unsafe extern "C" fn nx_producer_pending(
         // SAFETY: the host passes a producer of this library, or NULL.
         let producer = &unsafe { object("producer", producer) }?.producer;
         let out = Place::new("count", count)?;
+        may_block()?;
         let pending = producer.pending()?;
         for (index, (submission, has_outcome)) in pending.iter().take(capacity).enumerate() {
             // SAFETY: a buffer that is not NULL has room for `capacity` values, and the index is below that.
@@ -347,6 +348,7 @@ pub unsafe extern "C" fn nx_producer_release(
         // SAFETY: the host passes a producer of this library, or NULL.
         let producer = &unsafe { object("producer", producer) }?.producer;
         let out = Place::new("out", out)?;
+        may_block()?;
         let outcome = producer.release(submission)?;
         let handle = outcome.map_or(std::ptr::null_mut(), SubmissionOutcomeObject::hand_out);
         // SAFETY: the host's place can be written to.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use nervix_batch::levels;
 use nervix_wire::types::{FieldType, FieldTypeShape, RowField, RowSchema, ScalarType};
 use nervix_wire::Part;
 
@@ -76,15 +77,6 @@ fn outermost(field_type: &FieldType) -> (i32, u32) {
         FieldTypeShape::FixedListFieldType(list) => (15, list.length),
         FieldTypeShape::ListFieldType(_) => (16, 0),
     }
-}
-
-/// Each level's type, from the field's own to the scalar inside.
-fn levels(field_type: &FieldType) -> impl Iterator<Item = &FieldType> {
-    std::iter::successors(Some(field_type), |level| match &level.shape {
-        FieldTypeShape::ScalarFieldType(_) => None,
-        FieldTypeShape::FixedListFieldType(list) => Some(&list.element),
-        FieldTypeShape::ListFieldType(list) => Some(&list.element),
-    })
 }
 
 /// # Safety

@@ -94,6 +94,23 @@ impl From<String> for Problem {
 
 type Done = Result<Value, Problem>;
 
+/// What an action does once its whole body was read, so that a body that is refused has done nothing.
+type Deed<'a> = Box<dyn FnOnce() -> Done + Send + 'a>;
+
+type Read<'a> = Result<Deed<'a>, Problem>;
+
+fn deed<'a>(does: impl FnOnce() -> Done + Send + 'a) -> Read<'a> {
+    Ok(Box::new(does))
+}
+
+/// A deed that has nothing to tell and cannot fail.
+fn silently<'a>(does: impl FnOnce() + Send + 'a) -> Read<'a> {
+    deed(move || {
+        does();
+        Ok(json!({}))
+    })
+}
+
 impl Control {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path().trim_start_matches('/').to_owned();
@@ -169,34 +186,30 @@ impl Control {
             "node" => self.node(fields).await,
             "accept" => self.accept(fields).await,
             _ => {
-                let done = self.act(path, &mut fields)?;
+                let deed = self.read(path, &mut fields)?;
                 fields.end()?;
-                Ok(done)
+                deed()
             }
         }
     }
 
-    fn act(&self, path: &str, fields: &mut Fields) -> Done {
+    fn read(&self, path: &str, fields: &mut Fields) -> Read<'_> {
         match path {
             "execute" => self.execute(fields),
             "cut" => self.cut(fields),
             "end" => self.end(fields),
             "leader" => self.leader(fields),
             "delay" => self.delay(fields),
-            "release" => {
-                self.cluster.faults.release();
-                Ok(json!({}))
-            }
-            "clear" => {
+            "release" => silently(|| self.cluster.faults.release()),
+            "clear" => silently(|| {
+                self.cluster.forget_answers();
                 self.cluster.faults.clear();
                 self.cluster.use_alternate_domain_info(false);
-                Ok(json!({}))
-            }
+            }),
             "drop_reply" => {
                 let kind = self.request_kind(fields)?;
                 let rule = self.rule(fields, Some(kind), ())?;
-                self.cluster.faults.arm_drop(rule);
-                Ok(json!({}))
+                silently(move || self.cluster.faults.arm_drop(rule))
             }
             "parts" => self.parts(fields),
             "inject" => self.inject(fields),
@@ -206,8 +219,7 @@ impl Control {
                     .text("reference")?
                     .unwrap_or_else(|| "another-reference".to_owned());
                 let rule = self.rule(fields, None, reference)?;
-                self.cluster.faults.arm_wrong_reference(rule);
-                Ok(json!({}))
+                silently(move || self.cluster.faults.arm_wrong_reference(rule))
             }
             "reject" => self.reject(fields),
             "refuse_subscribe" => {
@@ -215,16 +227,17 @@ impl Control {
                     .text("message")?
                     .unwrap_or_else(|| "the subscription is refused for now".to_owned());
                 let rule = self.rule(fields, None, message)?;
-                self.cluster.faults.arm_refused_subscription(rule);
-                Ok(json!({}))
+                silently(move || self.cluster.faults.arm_refused_subscription(rule))
             }
             "disposition" => self.disposition(fields),
             "expire" => self.expire(fields),
             "transaction" => {
                 let id = fields.text("id")?;
                 let action = fields.needed_text("action")?;
-                let id = self.cluster.with_transaction(id, &action)?;
-                Ok(json!({ "id": id }))
+                deed(move || {
+                    let id = self.cluster.with_transaction(id, &action)?;
+                    Ok(json!({ "id": id }))
+                })
             }
             "auth" => self.auth(fields),
             "domain_info" => self.domain_info(fields),
@@ -272,24 +285,26 @@ impl Control {
         Ok(json!({ "rows": published }))
     }
 
-    fn execute(&self, fields: &mut Fields) -> Done {
+    fn execute(&self, fields: &mut Fields) -> Read<'_> {
         let statement = fields.needed_text("statement")?;
         let domain = fields.text("domain")?;
-        let result = self.cluster.run_statement(domain.as_deref(), &statement);
-        match result.disposition {
-            Disposition::Completed { already_existed } => {
-                Ok(json!({ "message": result.message, "already_existed": already_existed }))
+        deed(move || {
+            let result = self.cluster.run_statement(domain.as_deref(), &statement);
+            match result.disposition {
+                Disposition::Completed { already_existed } => {
+                    Ok(json!({ "message": result.message, "already_existed": already_existed }))
+                }
+                Disposition::Failed => Err(Problem::Bad(format!(
+                    "the statement failed: {}",
+                    result.message
+                ))),
             }
-            Disposition::Failed => Err(Problem::Bad(format!(
-                "the statement failed: {}",
-                result.message
-            ))),
-        }
+        })
     }
 
     // ---- ending sessions
 
-    fn cut(&self, fields: &mut Fields) -> Done {
+    fn cut(&self, fields: &mut Fields) -> Read<'_> {
         let finish = match fields.text("how")?.as_deref() {
             None | Some("close") => Finish::Close { abort: false },
             Some("abort") => Finish::Close { abort: true },
@@ -317,8 +332,10 @@ impl Control {
         };
         let Some(direction) = direction else {
             let scope = self.scope(fields, None)?;
-            let sessions = self.cluster.finish(&scope, None, &finish);
-            return Ok(json!({ "sessions": sessions }));
+            return deed(move || {
+                let sessions = self.cluster.finish(&scope, None, &finish);
+                Ok(json!({ "sessions": sessions }))
+            });
         };
         let when = when(fields, "when")?.unwrap_or(When::After);
         let kind = match (fields.text("kind")?, direction) {
@@ -341,11 +358,10 @@ impl Control {
                 finish,
             },
         )?;
-        self.cluster.faults.arm_cut(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_cut(rule))
     }
 
-    fn end(&self, fields: &mut Fields) -> Done {
+    fn end(&self, fields: &mut Fields) -> Read<'_> {
         let reason = match fields.needed_text("reason")?.as_str() {
             "ServerShuttingDown" => SessionEndReason::ServerShuttingDown,
             "ProtocolViolated" => SessionEndReason::ProtocolViolated(ProtocolViolated {
@@ -365,8 +381,10 @@ impl Control {
             code: status_code(fields.small_number("code")?.unwrap_or(0))?,
             message: String::new(),
         };
-        let sessions = self.cluster.finish(&scope, Some(reason), &finish);
-        Ok(json!({ "sessions": sessions }))
+        deed(move || {
+            let sessions = self.cluster.finish(&scope, Some(reason), &finish);
+            Ok(json!({ "sessions": sessions }))
+        })
     }
 
     // ---- nodes
@@ -425,30 +443,31 @@ impl Control {
         listened.map_err(|error| Problem::Bad(format!("the node's port does not do that: {error}")))
     }
 
-    fn leader(&self, fields: &mut Fields) -> Done {
+    fn leader(&self, fields: &mut Fields) -> Read<'_> {
         let leader = match fields.needed("leader")? {
             Value::Null => None,
             Value::String(name) => Some(self.node_named(&name)?),
             _ => return Err(Problem::Bad("`leader` is a node's name or null".to_owned())),
         };
-        self.cluster.set_leader(leader);
-        Ok(json!({ "leader": self.cluster.leader() }))
+        deed(move || {
+            self.cluster.set_leader(leader);
+            Ok(json!({ "leader": self.cluster.leader() }))
+        })
     }
 
     // ---- what requests meet
 
-    fn delay(&self, fields: &mut Fields) -> Done {
+    fn delay(&self, fields: &mut Fields) -> Read<'_> {
         let effect = Delay {
             when: when(fields, "when")?.unwrap_or(When::After),
             millis: fields.number("millis")?,
         };
         let kind = self.request_kind(fields)?;
         let rule = self.rule(fields, Some(kind), effect)?;
-        self.cluster.faults.arm_delay(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_delay(rule))
     }
 
-    fn reject(&self, fields: &mut Fields) -> Done {
+    fn reject(&self, fields: &mut Fields) -> Read<'_> {
         let name = fields.needed_text("reason")?;
         let rejection = match name.as_str() {
             "InvalidRequest" => RequestRejection::InvalidRequest,
@@ -473,11 +492,10 @@ impl Control {
         };
         let kind = self.request_kind(fields)?;
         let rule = self.rule(fields, Some(kind), effect)?;
-        self.cluster.faults.arm_rejection(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_rejection(rule))
     }
 
-    fn disposition(&self, fields: &mut Fields) -> Done {
+    fn disposition(&self, fields: &mut Fields) -> Read<'_> {
         let name = fields.needed_text("disposition")?;
         let disposition = match name.as_str() {
             "CommandCompleted" => CommandDisposition::CommandCompleted(CommandCompleted {
@@ -543,8 +561,7 @@ impl Control {
             execute: fields.flag("execute")?.unwrap_or(false),
         };
         let rule = self.rule(fields, None, effect)?;
-        self.cluster.faults.arm_answer(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_answer(rule))
     }
 
     /// Where a redirect points: the node named by `leader`, or an address in `grpc_uri`, or nowhere.
@@ -578,21 +595,18 @@ impl Control {
         })
     }
 
-    fn expire(&self, fields: &mut Fields) -> Done {
-        match fields.text("reference")? {
-            Some(reference) => {
-                if !self.cluster.expire(&reference) {
-                    return Err(Problem::Bad(format!(
-                        "no command is recorded under `{reference}`"
-                    )));
-                }
-                Ok(json!({ "expired": 1 }))
-            }
+    fn expire(&self, fields: &mut Fields) -> Read<'_> {
+        let reference = fields.text("reference")?;
+        deed(move || match reference {
+            Some(reference) if self.cluster.expire(&reference) => Ok(json!({ "expired": 1 })),
+            Some(reference) => Err(Problem::Bad(format!(
+                "no command is recorded under `{reference}`"
+            ))),
             None => Ok(json!({ "expired": self.cluster.expire_all() })),
-        }
+        })
     }
 
-    fn auth(&self, fields: &mut Fields) -> Done {
+    fn auth(&self, fields: &mut Fields) -> Read<'_> {
         let effect = match fields.needed_text("answer")?.as_str() {
             "unauthenticated" => CallFailure::Unauthenticated,
             "unavailable" => CallFailure::Unavailable,
@@ -603,13 +617,12 @@ impl Control {
             }
         };
         let rule = self.rule(fields, None, effect)?;
-        self.cluster.faults.arm_call_failure(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_call_failure(rule))
     }
 
     // ---- what frames become
 
-    fn parts(&self, fields: &mut Fields) -> Done {
+    fn parts(&self, fields: &mut Fields) -> Read<'_> {
         let effect =
             match (fields.number("bytes")?, fields.text("bad")?) {
                 (Some(bytes), None) if bytes > 0 => Split::Parts {
@@ -630,11 +643,10 @@ impl Control {
             Some(kind) => return Err(Problem::Bad(format!("`{kind}` is no reply"))),
         };
         let rule = self.rule(fields, kind, effect)?;
-        self.cluster.faults.arm_split(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_split(rule))
     }
 
-    fn corrupt(&self, fields: &mut Fields) -> Done {
+    fn corrupt(&self, fields: &mut Fields) -> Read<'_> {
         let name = fields.needed_text("what")?;
         let effect = match name.as_str() {
             "compressed" => Spoil::Compressed,
@@ -652,11 +664,10 @@ impl Control {
             kind => kind,
         };
         let rule = self.rule(fields, kind, effect)?;
-        self.cluster.faults.arm_spoil(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_spoil(rule))
     }
 
-    fn inject(&self, fields: &mut Fields) -> Done {
+    fn inject(&self, fields: &mut Fields) -> Read<'_> {
         let bytes = base64::engine::general_purpose::STANDARD
             .decode(fields.needed_text("frame")?)
             .map_err(|error| format!("`frame` is not base64: {error}"))?;
@@ -666,10 +677,10 @@ impl Control {
             bytes: Bytes::from(bytes),
             opens: None,
         };
-        Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) }))
+        deed(move || Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) })))
     }
 
-    fn notice(&self, fields: &mut Fields) -> Done {
+    fn notice(&self, fields: &mut Fields) -> Read<'_> {
         let level = match fields.text("level")?.as_deref() {
             None | Some("Info") => NoticeLevel::Info,
             Some("Warning") => NoticeLevel::Warning,
@@ -685,10 +696,10 @@ impl Control {
         let frame = self
             .cluster
             .frame(ServerBody::ServerNotice(ServerNotice { level, message }));
-        Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) }))
+        deed(move || Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) })))
     }
 
-    fn domain_info(&self, fields: &mut Fields) -> Done {
+    fn domain_info(&self, fields: &mut Fields) -> Read<'_> {
         let alternate = match fields.needed_text("layout")?.as_str() {
             "standard" => false,
             "alternate" => true,
@@ -698,27 +709,28 @@ impl Control {
                 )))
             }
         };
-        self.cluster.use_alternate_domain_info(alternate);
-        Ok(json!({}))
+        silently(move || self.cluster.use_alternate_domain_info(alternate))
     }
 
     // ---- time
 
-    fn clock(&self, fields: &mut Fields) -> Done {
+    fn clock(&self, fields: &mut Fields) -> Read<'_> {
         let frozen = fields.flag("frozen")?;
         let advance = match fields.text("advance")? {
             Some(text) => duration_nanos(&text)?,
             None => 0,
         };
-        let (now, frozen) = self.cluster.with_clock(|clock| {
-            match frozen {
-                Some(true) => clock.freeze(),
-                Some(false) => clock.unfreeze(),
-                None => {}
-            }
-            clock.advance(advance);
-        });
-        Ok(json!({ "now_unix_nanos": now, "frozen": frozen }))
+        deed(move || {
+            let (now, frozen) = self.cluster.with_clock(|clock| {
+                match frozen {
+                    Some(true) => clock.freeze(),
+                    Some(false) => clock.unfreeze(),
+                    None => {}
+                }
+                clock.advance(advance);
+            });
+            Ok(json!({ "now_unix_nanos": now, "frozen": frozen }))
+        })
     }
 
     async fn wait(&self, mut fields: Fields) -> Done {

@@ -840,6 +840,34 @@ async fn an_ingestor_is_busy_as_often_as_told_and_resends_are_counted() {
     assert_eq!(counts["batches"]["forbidden_resends"], 1);
 }
 
+#[tokio::test]
+async fn clearing_forgets_what_an_endpoint_was_to_answer() {
+    let node = node().await;
+    let mut session = Session::begun(&node.address(0)).await;
+    let (producer, _) = session.producer(ingestor(1, MIB)).await;
+    let (consumer, _) = session.consumer(emitter(1, MIB)).await;
+    for (kind, with, endpoint) in [
+        ("SubmitBatchRequest", "Busy", "ingestor"),
+        ("OpenIngestorRequest", "EndpointUnavailable", "ingestor"),
+        ("OpenEmitterRequest", "EndpointUnavailable", "emitter"),
+        ("SettleEmitterBatchRequest", "StaleReference", "emitter"),
+    ] {
+        let name = &endpoint[..1];
+        let mut body = json!({"kind": kind, "with": with, "domain": "d"});
+        body[endpoint] = json!(name);
+        node.post("answer", body).await;
+    }
+    node.post("clear", json!({})).await;
+    session.producer(ingestor(1, MIB)).await;
+    session.consumer(emitter(1, MIB)).await;
+    session.submit(producer, &rows([1])).await;
+    let delivery = session.next(consumer).await;
+    assert_eq!(
+        session.ack(consumer, &delivery).await,
+        EmitterSettlement::Confirmed
+    );
+}
+
 // rule: P-8, E-5
 #[tokio::test]
 async fn endpoints_are_described_otherwise_as_a_test_wants() {

@@ -539,3 +539,93 @@ async fn the_control_endpoint_says_what_is_wrong_with_a_body() {
     assert_eq!(status, 408);
     assert!(matches!(answer["counts"], Value::Object(_)));
 }
+
+#[tokio::test]
+async fn a_body_with_an_unknown_field_has_done_nothing() {
+    let node = Node::start(&["--nodes", "3", "--frozen-time"])
+        .await
+        .with_endpoints("SEQUENTIAL")
+        .await;
+    let mut session = Session::begun(&node.address(0)).await;
+    let rows = json!([{"n": 1}]);
+    for (action, mut body) in [
+        (
+            "publish",
+            json!({"domain": "d", "relay": "r", "rows": rows}),
+        ),
+        (
+            "flood",
+            json!({"domain": "d", "relay": "r", "rows": rows, "times": 2}),
+        ),
+        ("execute", json!({"statement": "CREATE UNPACED DOMAIN e;"})),
+        ("cut", json!({})),
+        ("cut", json!({"direction": "in"})),
+        ("end", json!({"reason": "ServerShuttingDown"})),
+        ("node", json!({"node": "node-1", "state": "stopped"})),
+        ("accept", json!({"mode": "refuse"})),
+        ("leader", json!({"leader": "node-2"})),
+        ("delay", json!({})),
+        ("release", json!({})),
+        ("clear", json!({})),
+        ("drop_reply", json!({})),
+        ("parts", json!({"bytes": 1})),
+        ("inject", json!({"frame": ""})),
+        ("corrupt", json!({"what": "enum"})),
+        ("wrong_reference", json!({})),
+        ("reject", json!({"reason": "ServerBusy"})),
+        ("refuse_subscribe", json!({})),
+        ("disposition", json!({"disposition": "RequestFailed"})),
+        ("expire", json!({})),
+        ("auth", json!({"answer": "unauthenticated"})),
+        ("domain_info", json!({"layout": "alternate"})),
+        ("clock", json!({"frozen": false, "advance": "15m"})),
+        ("notice", json!({"message": "soon"})),
+        ("suspend", json!({"domain": "d", "ingestor": "i"})),
+        ("resume", json!({"domain": "d", "ingestor": "i"})),
+        ("end_producer", json!({})),
+        ("end_consumer", json!({})),
+        (
+            "answer",
+            json!({"kind": "SubmitBatchRequest", "with": "Busy"}),
+        ),
+        (
+            "answer",
+            json!({"kind": "SubmitBatchRequest", "with": "Busy", "domain": "d", "ingestor": "i"}),
+        ),
+        (
+            "describe_otherwise",
+            json!({"kind": "OpenIngestorRequest", "change": "Contract"}),
+        ),
+        (
+            "clock_installed",
+            json!({"domain": "d", "installed": false}),
+        ),
+        ("clock_frame", json!({"domain": "d", "what": "ended"})),
+        ("producer_frame", json!({"producer": 1, "what": "open"})),
+        ("wait", json!({"sessions": 1})),
+    ] {
+        body["colour"] = json!("green");
+        let before = node.post("clock", json!({})).await;
+        let (status, answer) = node.try_post(action, body).await;
+        assert_eq!(status, 400, "{action}: {answer}");
+        assert!(
+            answer["error"].as_str().unwrap().contains("`colour`"),
+            "{action}: {answer}"
+        );
+        assert_eq!(node.post("clock", json!({})).await, before, "{action}");
+    }
+    // Nothing was published, nobody was told anything, and what is asked next is answered as ever.
+    let counts = node.counts().await;
+    assert_eq!(counts["published_rows"], 0);
+    assert_eq!(counts["sessions"]["opened"], 1);
+    assert_eq!(counts["sessions"]["open"], 1);
+    assert_eq!(node.get("health").await["leader"], "node-1");
+    let outcome = session.command(command(None, "SHOW CLUSTER STATUS;")).await;
+    assert!(completed(&outcome.disposition));
+    let ReplyBody::DomainList(list) = session.ask(ClientRequest::ListDomainsRequest).await else {
+        panic!("no list")
+    };
+    assert_eq!(list.domains.len(), 1);
+    assert!(session.news.is_empty(), "{:?}", session.news);
+    Session::begun(&node.address(0)).await;
+}

@@ -1,5 +1,7 @@
 //! A server for tests: one thread that speaks HTTP/2 and does to exchanges what a test asks for.
 
+pub mod endpoints;
+
 use std::net::SocketAddr;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
@@ -241,6 +243,14 @@ async fn read(mut body: RecvStream, mut sending: Option<SendStream<Bytes>>, seen
             let frame: Vec<u8> = held.drain(..5 + len).skip(5).collect();
             let received = decode_client(&Frame::copy_from(&frame)).unwrap();
             let _ = seen.send(Seen::Message(received.clone()));
+            if let (Some(stream), Some(body)) = (&mut sending, endpoints::answer(&received.request))
+            {
+                let request_id = received.request_id;
+                let body = ServerBody::Reply(Reply { request_id, body });
+                let frame = encode_server(&ServerMessage { body }).unwrap();
+                // The client may have gone meanwhile.
+                let _ = stream.send_data(message(&frame), false);
+            }
             if let ClientRequest::CommandRequest(command) = received.request {
                 answer(
                     received.request_id,

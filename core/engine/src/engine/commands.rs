@@ -63,6 +63,13 @@ impl Engine {
         };
         let completed = matches!(reply.disposition, CommandDisposition::CommandCompleted(_));
         self.transaction_outcome(conn, execution, act, &reply, completed);
+        let known = !matches!(
+            reply.disposition,
+            CommandDisposition::OutcomeUnknown(_) | CommandDisposition::LeaderRedirect(_)
+        );
+        if known && act == Act::Begin && self.begun_on == Some(conn) {
+            self.begun_on = None;
+        }
         match &reply.disposition {
             // It is attached again, and the command repeated under its reference and position.
             CommandDisposition::TransactionDetached(detached)
@@ -262,10 +269,34 @@ impl Engine {
             held.domain.clone(),
             Arc::clone(&held.query),
         );
-        let route = match &held.route {
-            Some(route) => route.clone(),
+        // Fixed when it was first written, and the same ever after (E-2); what no command carries is decided by what is held now.
+        let written = match &held.route {
+            Some(route @ Route::Command(_)) if held.written => Some((
+                route.clone(),
+                held.transaction.clone(),
+                held.position,
+                held.preview.clone(),
+            )),
+            _ => None,
+        };
+        let (wanted_position, wanted_preview) = (held.position, held.preview.clone());
+        if self.awaits_transaction_command(execution) {
+            return false;
+        }
+        let (route, transaction, position, preview) = match written {
+            Some(written) => {
+                if let (Some(why), false) = (
+                    self.belongs_elsewhere(written.1.as_deref()),
+                    matches!(written.0, Route::Command(Act::Read)),
+                ) {
+                    let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
+                    self.fail_runs_of(execution, &error);
+                    return true;
+                }
+                written
+            }
             None => {
-                // What it belongs to is decided once: while the transaction is on its way back, that is not known.
+                // While the transaction is on its way back, what a command belongs to is not known.
                 if self.waits_for_attach(None) {
                     return false;
                 }
@@ -288,33 +319,33 @@ impl Engine {
                         }
                     }
                 }
-                let position = match &route {
+                if route == Route::Command(Act::Begin) && self.holds_transaction() {
+                    let message =
+                        "the session holds a transaction already: COMMIT or REVERT it first";
+                    self.settle(execution, local(Disposition::Failed, message));
+                    return true;
+                }
+                let held = match &route {
                     Route::Command(Act::Commit | Act::Revert | Act::Change) => {
                         self.transaction_position()
                     }
                     _ => None,
                 };
-                if let Some(held) = self.executions.get_mut(&execution) {
-                    held.route = Some(route.clone());
-                    if let Some((transaction, position, preview)) = position {
-                        held.transaction = Some(transaction);
+                match held {
+                    Some((transaction, position, preview)) => {
+                        let preview = wanted_preview
+                            .or(preview.filter(|_| route == Route::Command(Act::Commit)));
                         // One that it was prepared with is that of its first sending.
-                        held.position.get_or_insert(position);
-                        if route == Route::Command(Act::Commit) && held.preview.is_none() {
-                            held.preview = preview;
-                        }
+                        let position = wanted_position.unwrap_or(position);
+                        (route, Some(transaction), Some(position), preview)
                     }
+                    None => (route, None, wanted_position, wanted_preview),
                 }
-                route
             }
         };
-        let Some(held) = self.executions.get(&execution) else {
-            return false;
-        };
-        if held.transaction.is_some() && self.waits_for_attach(held.transaction.as_deref()) {
+        if transaction.is_some() && self.waits_for_attach(transaction.as_deref()) {
             return false;
         }
-        let (position, preview) = (held.position, held.preview.clone());
         let (asked, request) = match route.clone() {
             Route::Refused {
                 message,
@@ -389,7 +420,7 @@ impl Engine {
                     domain,
                     execution_reference: reference.to_string(),
                     expected_transaction_position: position,
-                    expected_preview: preview,
+                    expected_preview: preview.clone(),
                 }),
             ),
         };
@@ -401,12 +432,20 @@ impl Engine {
             return false;
         }
         let detaching = matches!(asked, Asked::DetachClock(_));
+        let begins = route == Route::Command(Act::Begin);
         match self.send(now, conn, asked, request) {
             Ok(()) => {
                 if detaching {
                     self.clock_detaching(execution, true);
                 }
+                if begins {
+                    self.begun_on = Some(conn);
+                }
                 if let Some(held) = self.executions.get_mut(&execution) {
+                    held.route = Some(route);
+                    held.transaction = transaction;
+                    held.position = position;
+                    held.preview = preview;
                     held.flight = Some(conn);
                     held.written = true;
                 }
@@ -433,8 +472,14 @@ impl Engine {
             return Step::Wait;
         }
         let Some(sub) = self.subs.named(name) else {
-            let message = format!("this session has no subscription {name}");
-            self.settle(execution, local(Disposition::Failed, message));
+            let outcome = if self.subs.delete_ended(name) {
+                let message = format!("subscription {name} is deleted; the server had ended it");
+                local(Disposition::Completed, message)
+            } else {
+                let message = format!("this session has no subscription {name}");
+                local(Disposition::Failed, message)
+            };
+            self.settle(execution, outcome);
             return Step::Settled;
         };
         match self.subs.get(sub).map(|sub| sub.place) {

@@ -159,6 +159,7 @@ impl Engine {
             Exchange::new(attempt.conn, attempt.origin, now.mono),
         );
         self.current = Some(attempt.conn);
+        self.clocks.exchange_opened();
         self.candidates.clear();
         self.reconnect_backoff.reset();
         if let Some(connect) = self.connect.take() {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nervix_wire::types::{
-    ClientRequest, CloseEmitterOutcome, CloseEmitterRequest, CloseIngestorOutcome,
-    CloseIngestorRequest, EmitterBatchDecision, OpenEmitterDisposition, OpenEmitterRequest,
-    OpenIngestorDisposition, OpenIngestorRequest, OutcomeUncertainty, ProducerAdmission,
-    ProducerEndReason, ReadEmitterBatchRequest, ReadEmitterDisposition, ReplyBody, RequestRejected,
-    SettleEmitterBatchRequest, SubmissionDisposition, SubmissionRefusal, SubmitBatchRequest,
+    CancellationStage, ClientRequest, CloseEmitterOutcome, CloseEmitterRequest,
+    CloseIngestorOutcome, CloseIngestorRequest, EmitterBatchDecision, OpenEmitterDisposition,
+    OpenEmitterRequest, OpenIngestorDisposition, OpenIngestorRequest, OutcomeUncertainty,
+    ProducerAdmission, ProducerEndReason, ReadEmitterBatchRequest, ReadEmitterDisposition,
+    ReplyBody, RequestRejected, SettleEmitterBatchRequest, SubmissionDisposition,
+    SubmissionRefusal, SubmitBatchRequest,
 };
 use nervix_wire::Violation;
 
@@ -104,7 +105,8 @@ enum Sent {
     Not {
         due: u64,
     },
-    Flying,
+    /// Its answer is due from the exchange of this attachment, ended or not.
+    Flying(Wire),
     Resolved(SubmissionOutcome),
 }
 
@@ -112,6 +114,9 @@ enum Sent {
 struct Consumer {
     /// A read is parked on the attachment.
     reading: bool,
+    /// A read that was not admitted is sent again, but not before this time.
+    due: u64,
+    backoff: Backoff,
     ready: Option<Delivery>,
     waiting: VecDeque<CallId>,
     /// An attachment ended and no call was told.
@@ -167,7 +172,7 @@ impl Endpoints {
                     Side::Producer(producer) => producer
                         .submissions
                         .values()
-                        .any(|submission| matches!(submission.state, Sent::Flying)),
+                        .any(|submission| matches!(submission.state, Sent::Flying(_))),
                     Side::Consumer(consumer) => consumer.reading,
                 }
         })
@@ -205,6 +210,12 @@ impl Endpoints {
                 (endpoint.place, open, endpoint.wants_attachment())
             {
                 due.push(at);
+            }
+            if let (Side::Consumer(consumer), Place::Attached(_)) = (&endpoint.side, endpoint.place)
+            {
+                if !consumer.waiting.is_empty() && !consumer.reading && consumer.due > 0 {
+                    due.push(consumer.due);
+                }
             }
             if let (Side::Producer(producer), Place::Attached(_)) = (&endpoint.side, endpoint.place)
             {
@@ -558,7 +569,7 @@ impl Engine {
     ) -> bool {
         if let Some(open) = self.endpoints.opens.remove(&call) {
             if let Some(conn) = open.flight {
-                self.cancel_request(now, conn, Asked::Open(call));
+                self.cancel_request(now, conn, Asked::Open(call, open.role));
             }
             self.finish(
                 call,
@@ -717,7 +728,7 @@ impl Engine {
         body: ReplyBody,
     ) -> Result<(), Violation> {
         match (asked, body) {
-            (Asked::Open(call), body) => self.open_reply(now, wire, call, body)?,
+            (Asked::Open(call, role), body) => self.open_reply(now, wire, call, role, body)?,
             (Asked::Restore(id), body) => self.restore_reply(now, wire, id, body)?,
             (Asked::Submit(id, submission), body) => {
                 self.submit_reply(now, id, submission, body)?
@@ -770,7 +781,7 @@ impl Engine {
                 }
             },
             (_, ReplyBody::RequestRejected(rejected)) => Opened::Rejected(rejected),
-            (_, ReplyBody::RequestCancelled(_)) => Opened::Cancelled,
+            (_, ReplyBody::RequestCancelled(cancelled)) => Opened::Cancelled(cancelled.stage),
             _ => {
                 return Err(Violation::new(
                     "C-4",
@@ -785,19 +796,19 @@ impl Engine {
         now: Now,
         wire: Wire,
         call: CallId,
+        role: Role,
         body: ReplyBody,
     ) -> Result<(), Violation> {
-        let role = match (&body, self.endpoints.opens.get(&call)) {
-            (_, Some(open)) => open.role,
-            (ReplyBody::OpenEmitterOutcome(_), None) => Role::Consumer,
-            (_, None) => Role::Producer,
-        };
         let opened = Self::opened_or_refused(role, body)?;
-        let Some(mut open) = self.endpoints.opens.remove(&call) else {
-            // Its caller stopped waiting, so what it opened is released.
-            if let Opened::Yes(..) = opened {
-                self.release_wire(now, wire, role);
-            }
+        // What it opened for nobody is released: its caller stopped waiting, or will not know of it (C-9).
+        let waiting = self.endpoints.opens.remove(&call);
+        if matches!(
+            (&opened, &waiting),
+            (Opened::Yes(..), None) | (Opened::Cancelled(CancellationStage::AfterAdmission), _)
+        ) {
+            self.release_wire(now, wire, role);
+        }
+        let Some(mut open) = waiting else {
             return Ok(());
         };
         match opened {
@@ -837,7 +848,7 @@ impl Engine {
                     )),
                 );
             }
-            Opened::Cancelled => {
+            Opened::Cancelled(_) => {
                 self.finish(
                     call,
                     Err(Error::new(
@@ -893,7 +904,7 @@ impl Engine {
                 let (reason, refusal) = refusal.ends_with();
                 self.over(id, reason, refusal);
             }
-            Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled => {
+            Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled(_) => {
                 let wait = endpoint.backoff.next(BACKGROUND, &mut self.jitter);
                 endpoint.place = Place::Interrupted {
                     due: now.mono.saturating_add(wait),
@@ -913,16 +924,14 @@ impl Engine {
         let Some(endpoint) = self.endpoints.all.get_mut(&id) else {
             return Ok(());
         };
-        let (open, contract) = (
-            matches!(endpoint.place, Place::Attached(_)),
-            Arc::clone(&endpoint.contract),
-        );
+        let (place, contract) = (endpoint.place, Arc::clone(&endpoint.contract));
         let Side::Producer(producer) = &mut endpoint.side else {
             return Ok(());
         };
         let Some(held) = producer.submissions.get_mut(&submission) else {
             return Ok(());
         };
+        let open = matches!(held.state, Sent::Flying(wire) if place == Place::Attached(wire));
         let (result, message, again) = match body {
             ReplyBody::SubmissionOutcome(outcome) => {
                 let (result, again) = match outcome.disposition {
@@ -979,6 +988,12 @@ impl Engine {
                 .min(contract.retry_max_backoff_nanos);
             return Ok(());
         }
+        // The attachment it was sent on is over, and what was not admitted goes through no other.
+        let result = if again {
+            SubmissionResult::NotAdmitted(SubmissionRefusal::ProducerEnded)
+        } else {
+            result
+        };
         let message: String = message.chars().take(MESSAGE_CHARS).collect();
         let message = if result == SubmissionResult::Completed {
             String::new()
@@ -1013,6 +1028,7 @@ impl Engine {
         match body {
             ReplyBody::ReadEmitterBatchOutcome(outcome) => match outcome.disposition {
                 ReadEmitterDisposition::EmitterBatchReceived(batch) if attached => {
+                    consumer.backoff.reset();
                     let delivery = Delivery {
                         consumer: id,
                         conn: wire.conn,
@@ -1037,7 +1053,10 @@ impl Engine {
                 }
                 ReadEmitterDisposition::EmitterConsumerEnded => {}
             },
-            ReplyBody::RequestRejected(rejected) if is_busy(&rejected) => {}
+            ReplyBody::RequestRejected(rejected) if is_busy(&rejected) => {
+                let wait = consumer.backoff.next(RETRY, &mut self.jitter);
+                consumer.due = now.mono.saturating_add(wait);
+            }
             ReplyBody::RequestRejected(rejected) => {
                 let error = Error::new(ErrorKind::Rejected, describe_rejection(&rejected));
                 for call in std::mem::take(&mut consumer.waiting) {
@@ -1114,9 +1133,10 @@ impl Engine {
             .all
             .get(&id)
             .is_some_and(|one| matches!(one.place, Place::Closing { .. }));
-        self.resolve_all(id, Uncertainty::Interrupted, message);
+        // What was sent before the end was known here is answered still.
+        self.resolve_unsent(id, message);
         if closing {
-            self.closed(id);
+            self.released(id);
             return;
         }
         match reason {
@@ -1144,7 +1164,7 @@ impl Engine {
         text: &str,
     ) {
         let told = match asked {
-            Asked::Open(call) => {
+            Asked::Open(call, _) => {
                 let error = Error::new(kind, format!("nothing was opened: {text}"));
                 self.endpoints.opens.remove(&call).map(|_| (call, error))
             }
@@ -1164,10 +1184,29 @@ impl Engine {
                 }
                 None
             }
+            Asked::Submit(id, submission) => {
+                let outcome = unknown(Uncertainty::SessionLost, text);
+                self.resolve_flying(id, submission, outcome);
+                None
+            }
             _ => None,
         };
         if let Some((call, error)) = told {
             self.finish(call, Err(error));
+        }
+    }
+
+    fn resolve_flying(&mut self, id: EndpointId, submission: u64, outcome: SubmissionOutcome) {
+        let Some(Side::Producer(producer)) = self
+            .endpoints
+            .all
+            .get_mut(&id)
+            .map(|endpoint| &mut endpoint.side)
+        else {
+            return;
+        };
+        if let Some((call, outcome)) = producer.resolve(submission, outcome) {
+            self.finish(call, Ok(Done::Submission(outcome)));
         }
     }
 
@@ -1181,22 +1220,42 @@ impl Engine {
             .map(|(id, _)| *id)
             .collect();
         for id in lost {
-            self.resolve_all(id, Uncertainty::SessionLost, text);
+            self.resolve_unsent(id, text);
             let closing = self
                 .endpoints
                 .all
                 .get(&id)
                 .is_some_and(|one| matches!(one.place, Place::Closing { .. }));
             if closing {
-                self.closed(id);
+                self.released(id);
             } else {
                 self.detached(id, text, now.mono);
             }
         }
     }
 
-    /// Gives every submission that has none its outcome, at the end of an attachment.
+    /// What was not sent when an attachment ends was not admitted, and goes through no other.
+    fn resolve_unsent(&mut self, id: EndpointId, message: &str) {
+        self.resolve_where(id, |held| match held.state {
+            Sent::Not { .. } => Some(not_admitted(SubmissionRefusal::ProducerEnded, message)),
+            _ => None,
+        });
+    }
+
+    /// Gives every submission that has none its outcome, at the end of a producer.
     fn resolve_all(&mut self, id: EndpointId, cause: Uncertainty, message: &str) {
+        self.resolve_where(id, |held| match held.state {
+            Sent::Not { .. } => Some(not_admitted(SubmissionRefusal::ProducerEnded, message)),
+            Sent::Flying(_) => Some(unknown(cause, message)),
+            Sent::Resolved(_) => None,
+        });
+    }
+
+    fn resolve_where(
+        &mut self,
+        id: EndpointId,
+        outcome: impl Fn(&Submission) -> Option<SubmissionOutcome>,
+    ) {
         let mut taken = Vec::new();
         if let Some(Side::Producer(producer)) = self
             .endpoints
@@ -1205,15 +1264,9 @@ impl Engine {
             .map(|endpoint| &mut endpoint.side)
         {
             for submission in producer.submissions.keys().copied().collect::<Vec<_>>() {
-                let sent = producer
-                    .submissions
-                    .get(&submission)
-                    .map(|held| matches!(held.state, Sent::Flying));
-                let outcome = match sent {
-                    Some(true) => unknown(cause, message),
-                    _ => not_admitted(SubmissionRefusal::ProducerEnded, message),
-                };
-                taken.extend(producer.resolve(submission, outcome));
+                if let Some(outcome) = producer.submissions.get(&submission).and_then(&outcome) {
+                    taken.extend(producer.resolve(submission, outcome));
+                }
             }
         }
         for (call, outcome) in taken {
@@ -1257,8 +1310,14 @@ impl Engine {
         self.forget_endpoint(id);
     }
 
+    /// The server released it, every outcome in.
     fn closed(&mut self, id: EndpointId) {
         self.resolve_all(id, Uncertainty::Interrupted, "the producer was closed");
+        self.released(id);
+    }
+
+    /// No server holds it any more.
+    fn released(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
             endpoint.place = Place::Closed;
             for call in std::mem::take(&mut endpoint.closes) {
@@ -1348,7 +1407,7 @@ impl Engine {
         for call in late {
             if let Some(open) = self.endpoints.opens.remove(&call) {
                 if let Some(conn) = open.flight {
-                    self.cancel_request(now, conn, Asked::Open(call));
+                    self.cancel_request(now, conn, Asked::Open(call, open.role));
                 }
                 let message = "nothing was opened: no answer came within the retry timeout";
                 self.finish(call, Err(Error::new(ErrorKind::Transport, message)));
@@ -1443,8 +1502,9 @@ impl Engine {
             let Some(open) = self.endpoints.opens.get(&call) else {
                 continue;
             };
-            let request = open_request(open.role, &open.request);
-            match self.send(now, conn, Asked::Open(call), request) {
+            let role = open.role;
+            let request = open_request(role, &open.request);
+            match self.send(now, conn, Asked::Open(call, role), request) {
                 Ok(()) => {
                     if let Some(open) = self.endpoints.opens.get_mut(&call) {
                         open.flight = Some(conn);
@@ -1545,7 +1605,7 @@ impl Engine {
             match sent {
                 Ok(()) => {
                     if let Some(held) = producer.submissions.get_mut(&submission) {
-                        held.state = Sent::Flying;
+                        held.state = Sent::Flying(wire);
                     }
                 }
                 Err(Unsent::Full) => return,
@@ -1571,16 +1631,16 @@ impl Engine {
             return;
         };
         let wire = *wire;
-        if consumer.ready.is_some() {
-            if let (Some(call), Some(delivery)) =
-                (consumer.waiting.pop_front(), consumer.ready.take())
-            {
-                self.finish(call, Ok(Done::Delivery(delivery)));
-                return self.read(now, id);
-            }
+        if consumer.waiting.is_empty() || consumer.reading {
             return;
         }
-        if consumer.waiting.is_empty() || consumer.reading {
+        if let Some(delivery) = consumer.ready.take() {
+            if let Some(call) = consumer.waiting.pop_front() {
+                self.finish(call, Ok(Done::Delivery(delivery)));
+            }
+            return self.read(now, id);
+        }
+        if consumer.due > now.mono {
             return;
         }
         let request =
@@ -1695,9 +1755,14 @@ impl Engine {
         for call in calls {
             self.finish(call, Err(error.clone()));
         }
-        for (call, _) in std::mem::take(&mut self.endpoints.settles) {
-            let message = format!("nothing was settled: {}", error.message);
-            self.finish(call, Err(Error::new(ErrorKind::Rejected, message)));
+        for (call, settling) in std::mem::take(&mut self.endpoints.settles) {
+            let (kind, what) = if settling.flight {
+                (ErrorKind::Uncertain, "the delivery may be settled")
+            } else {
+                (ErrorKind::Rejected, "nothing was settled")
+            };
+            let message = format!("{what}: {}", error.message);
+            self.finish(call, Err(Error::new(kind, message)));
         }
     }
 }
@@ -1710,7 +1775,7 @@ enum Opened {
     Yes(Contract, ProducerAdmission),
     No(OpenRefusal, String),
     Rejected(RequestRejected),
-    Cancelled,
+    Cancelled(CancellationStage),
 }
 
 fn open_request(role: Role, asked: &OpenRequest) -> ClientRequest {

@@ -8,7 +8,13 @@ use super::*;
 const BELIEVED: u32 = 4;
 
 impl Engine {
-    pub(super) fn frame(&mut self, now: Now, conn: ConnId, frame: &Frame) {
+    pub(super) fn arrived(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        message: Result<ServerMessage, Violation>,
+        bytes: usize,
+    ) {
         let attempt = self
             .attempt
             .as_ref()
@@ -18,12 +24,12 @@ impl Engine {
         } else if !attempt {
             return;
         }
-        let result = nervix_wire::decode_server(frame).and_then(|message| {
+        let result = message.and_then(|message| {
             if attempt {
                 self.greeted(now, message);
                 Ok(())
             } else {
-                self.message(now, conn, message, frame.as_slice().len())
+                self.message(now, conn, message, bytes)
             }
         });
         if let Err(violation) = result {

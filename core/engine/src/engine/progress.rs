@@ -122,7 +122,7 @@ impl Engine {
                 }
                 Asked::Reattach(domain) => {
                     self.clocks
-                        .reattach_refused(&domain, now.mono, &mut self.jitter)
+                        .reattach_refused(&domain, conn, now.mono, &mut self.jitter)
                 }
                 _ => {}
             }
@@ -220,6 +220,12 @@ impl Engine {
     pub(super) fn waits_on(&self, conn: ConnId) -> bool {
         (self.current == Some(conn) && self.awaits_unsolicited())
             || self.endpoints.any_waiting_on(conn)
+            || self.exchanges.get(&conn).is_some_and(|exchange| {
+                // A batch outlives the attachment that it was sent on.
+                exchange
+                    .in_flight()
+                    .any(|asked| matches!(asked, Asked::Submit(..)))
+            })
     }
 
     /// Neither side sends keepalives, so an exchange that is silent for a request timeout is asked for something (T-8).

@@ -264,12 +264,11 @@ impl Engine {
                         self.clocks.already_attached(&domain, conn)
                     }
                     DomainClockAttachDisposition::DomainNotFound(_) => {
-                        self.clocks
-                            .ended(&domain, DomainClockAttachmentEndReason::DomainRemoved);
+                        self.clocks.not_found(&domain, conn);
                     }
                     DomainClockAttachDisposition::RequestFailed => {
                         self.clocks
-                            .reattach_refused(&domain, now.mono, &mut self.jitter);
+                            .reattach_refused(&domain, conn, now.mono, &mut self.jitter);
                     }
                 }
             }
@@ -278,7 +277,7 @@ impl Engine {
                 ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_),
             ) => {
                 self.clocks
-                    .reattach_refused(&domain, now.mono, &mut self.jitter);
+                    .reattach_refused(&domain, conn, now.mono, &mut self.jitter);
             }
             (Asked::AttachTransaction, body) => self.attach_reply(now, conn, body)?,
             (asked, body) => self.endpoint_reply(now, wire, asked, body)?,

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use nervix_wire::types::{
-    AttachDisposition, AttachOutcome, AttachTransactionRequest, ClientRequest, CommandOutcome,
-    ReplyBody, TransactionPreviewIdentity, TransactionState, TransactionStatus,
+    AttachDisposition, AttachOutcome, AttachTransactionRequest, ClientRequest, CommandDisposition,
+    CommandOutcome, ReplyBody, TransactionPreviewIdentity, TransactionState, TransactionStatus,
 };
 use nervix_wire::Violation;
 
@@ -15,7 +15,7 @@ use super::{describe_rejection, Engine};
 use crate::api::{ConnId, ExecutionId, Now};
 use crate::exchange::Asked;
 use crate::reach::{Backoff, RETRY};
-use crate::statement::Act;
+use crate::statement::{Act, Route};
 
 /// A transaction that this session began.
 #[derive(Debug)]
@@ -29,6 +29,9 @@ pub(super) struct Held {
     pub(super) binding: Binding,
     /// How it ended, once a server said so.
     ended: Option<TransactionStatus>,
+    /// The host asked to end it on this exchange and the server could not, so there is nothing to tell when it turns out to be
+    /// over.
+    ending: Option<ConnId>,
     backoff: Backoff,
 }
 
@@ -76,8 +79,52 @@ impl Engine {
 
     /// Whether what the manual forbids beside a transaction must wait on this exchange (L-3, P-1, EC-1).
     pub(super) fn forbids_restoring(&self, conn: ConnId) -> bool {
-        self.transaction.as_ref().is_some_and(|held| {
-            matches!(held.binding, Binding::Bound(on) | Binding::Attaching(on) if on == conn)
+        let held = self
+            .transaction
+            .as_ref()
+            .is_some_and(|held| match held.binding {
+                Binding::Bound(on) | Binding::Attaching(on) => on == conn,
+                Binding::Detached { .. } => held.ending == Some(conn),
+                Binding::Lost(_) => false,
+            });
+        // One that is being begun counts, too: what is sent behind its BEGIN would find it held.
+        held || self
+            .executions
+            .values()
+            .any(|one| one.flight == Some(conn) && one.route == Some(Route::Command(Act::Begin)))
+    }
+
+    /// Why a command that was written before must not be sent into what the session holds now, or may hold: the server would
+    /// take it for one of that transaction.
+    pub(super) fn belongs_elsewhere(&self, transaction: Option<&str>) -> Option<String> {
+        let held = self
+            .transaction
+            .as_ref()
+            .filter(|held| !matches!(held.binding, Binding::Lost(_)));
+        match held {
+            Some(held) if transaction == Some(&*held.id) => None,
+            Some(held) => Some(format!(
+                "it does not belong to transaction {}, which the session holds: COMMIT or REVERT that first",
+                held.id
+            )),
+            None if transaction.is_some() && self.begun_on.is_some() && self.begun_on == self.current => {
+                Some(
+                    "the session may hold another transaction: execute its BEGIN again first, whose outcome is not known"
+                        .to_owned(),
+                )
+            }
+            None => None,
+        }
+    }
+
+    /// Whether the answer to another command of a transaction is due on this session, one that nobody waits for any more:
+    /// what is held, and at which position, is known with it.
+    pub(super) fn awaits_transaction_command(&self, execution: ExecutionId) -> bool {
+        self.executions.iter().any(|(id, one)| {
+            *id != execution
+                && one.flight.is_some()
+                && one.flight == self.current
+                && (one.transaction.is_some() || one.route == Some(Route::Command(Act::Begin)))
         })
     }
 
@@ -208,9 +255,18 @@ impl Engine {
                         }
                         held.adopt(&attached.transaction);
                         held.binding = Binding::Bound(conn);
+                        held.ending = None;
                         held.backoff.reset();
                         self.domain = Some(held.domain.clone());
                     }
+                }
+                AttachDisposition::TransactionAlreadyFinished(_)
+                    if self
+                        .transaction
+                        .as_ref()
+                        .is_some_and(|held| held.ending.is_some()) =>
+                {
+                    self.transaction = None;
                 }
                 AttachDisposition::TransactionAlreadyFinished(finished) => {
                     self.set_binding(Binding::Lost(finished_text(&finished.transaction)));
@@ -283,13 +339,15 @@ impl Engine {
         if let Some(status) = &outcome.transaction {
             match &mut self.transaction {
                 Some(held) if *held.id == *status.transaction_id => {
+                    let lost = matches!(held.binding, Binding::Lost(_));
+                    let ends = matches!(act, Act::Commit | Act::Revert)
+                        && of_this.as_ref() == Some(&held.id);
                     if is_open(&status.state) {
                         held.adopt(status);
-                    } else if matches!(held.binding, Binding::Lost(_)) {
-                        // Its loss was reported and stays until the host leaves it.
-                    } else {
+                    } else if ends || !lost {
                         self.transaction = None;
                     }
+                    // Otherwise its loss was reported, and stays until the host leaves it.
                 }
                 _ if act == Act::Begin && completed && is_open(&status.state) => {
                     self.transaction = Some(Held {
@@ -299,19 +357,37 @@ impl Engine {
                         preview: None,
                         binding: Binding::Bound(conn),
                         ended: None,
+                        ending: None,
                         backoff: Backoff::default(),
                     });
                     self.domain = Some(status.domain.clone());
                 }
                 _ => {}
             }
-        } else if completed && matches!(act, Act::Commit | Act::Revert) {
-            let held = self.transaction.as_ref().map(|held| Arc::clone(&held.id));
-            if held == of_this {
-                self.transaction = None;
+        } else if matches!(act, Act::Commit | Act::Revert) {
+            match &mut self.transaction {
+                Some(held) if of_this.as_ref() != Some(&held.id) => {}
+                Some(_) if completed => self.transaction = None,
+                // It could not be ended, and the session is bound to none: attaching it tells whether it is over.
+                Some(held)
+                    if outcome.disposition == CommandDisposition::RequestFailed
+                        && held.binding == Binding::Bound(conn) =>
+                {
+                    held.binding = Binding::Detached { due: 0 };
+                    held.ending = Some(conn);
+                }
+                _ => {}
             }
         }
         if let Some(held) = &mut self.transaction {
+            // A recovered append on a session that is not bound reports no status, but how far it went all the same.
+            if let Some(admission) = &outcome.transaction_admission {
+                let of_it = *admission.preview.transaction_id == *held.id;
+                if of_it && admission.preview.position > held.accepted {
+                    held.accepted = admission.preview.position;
+                    held.preview = None;
+                }
+            }
             let preview = match (&outcome.transaction_admission, &outcome.inspection) {
                 (Some(admission), _) => Some(admission.preview.clone()),
                 (None, Some(inspected)) => Some(TransactionPreviewIdentity {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use nervix_engine::{ConnId, Input, Output};
 use nervix_wire::types::*;
-use nervix_wire::{decode_client, decode_server, Frame};
+use nervix_wire::{decode_client, decode_server, Frame, Reassembler};
 
 use super::SEC;
 
@@ -27,6 +27,14 @@ pub struct Watched {
     pub asked: BTreeSet<String>,
     /// What had to be opened again before any command: what the host kept when the server first spoke.
     owed: BTreeSet<String>,
+    /// Clocks asked for on it, and those that had to be.
+    asked_clocks: BTreeSet<String>,
+    owed_clocks: BTreeSet<String>,
+    /// The transaction that it holds, as far as its client was told.
+    pub bound: Option<String>,
+    /// Requests that may leave it holding one, and are not answered.
+    binding: BTreeSet<u64>,
+    parts: BTreeMap<u64, Reassembler>,
     pub commands: usize,
 }
 
@@ -37,6 +45,16 @@ pub struct Watch {
     commands: HashMap<String, CommandRequest>,
     /// Subscriptions a session that opens now owes its host.
     pub kept: BTreeSet<String>,
+    /// And clocks.
+    pub kept_clocks: BTreeSet<String>,
+    /// The accepted operations of each transaction, as the newest status that arrived says.
+    positions: HashMap<String, u64>,
+    /// What the newest admission of each would commit.
+    previews: HashMap<String, TransactionPreviewIdentity>,
+    /// Those that the host was told are another's.
+    taken: BTreeSet<String>,
+    /// The transaction that each command was first sent in.
+    pub meant: HashMap<String, Option<String>>,
     opens: VecDeque<u64>,
     pub opened: usize,
     /// Servers beyond a few, each of which may be tried a few times a second.
@@ -49,6 +67,40 @@ pub fn subscription_name(statement: &str) -> String {
     assert_eq!(words.next(), Some("CREATE"), "{statement}");
     assert_eq!(words.next(), Some("SUBSCRIPTION"), "{statement}");
     words.next().unwrap().trim_end_matches(';').to_owned()
+}
+
+/// The first word of a statement.
+pub fn verb(query: &str) -> String {
+    let word: String = query
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_alphabetic)
+        .collect();
+    word.to_uppercase()
+}
+
+impl Watched {
+    /// Whether what L-3, P-1 and EC-1 forbid beside a transaction may be sent.
+    fn allows(&self, message: &ClientMessage) {
+        assert!(
+            self.bound.is_none() && self.binding.is_empty(),
+            "{message:?} while the session holds {:?} or is about to (L-3, P-1, EC-1, D-5)",
+            self.bound
+        );
+    }
+
+    /// Everything that had to go ahead on this session was sent (D-5).
+    fn is_restored(&self, message: &ClientMessage) {
+        let late: Vec<_> = self
+            .owed
+            .difference(&self.asked)
+            .chain(self.owed_clocks.difference(&self.asked_clocks))
+            .collect();
+        assert!(
+            late.is_empty(),
+            "{message:?} before {late:?} were opened again (D-5)"
+        );
+    }
 }
 
 impl Watch {
@@ -108,14 +160,31 @@ impl Watch {
         assert!(watched.used.insert(id), "{id} used twice (C-1, C-5)");
         match &message.request {
             ClientRequest::CommandRequest(command) => {
-                let late: Vec<_> = watched.owed.difference(&watched.asked).collect();
-                assert!(
-                    late.is_empty(),
-                    "a command before {late:?} were opened again (D-5)"
-                );
+                watched.is_restored(message);
                 watched.commands += 1;
                 let reference = &command.execution_reference;
                 assert_uuid_v7(reference);
+                if verb(&command.query) == "BEGIN" {
+                    watched.binding.insert(id);
+                }
+                if !self.commands.contains_key(reference) {
+                    let held = watched.bound.clone();
+                    if let Some(position) = command.expected_transaction_position {
+                        let held = held.as_ref().expect("a position outside a transaction");
+                        assert_eq!(
+                            Some(&position),
+                            self.positions.get(held),
+                            "not the newest position (X-2)"
+                        );
+                    }
+                    if let Some(preview) = &command.expected_preview {
+                        assert_eq!(verb(&command.query), "COMMIT");
+                        let held = held.as_ref().expect("a preview outside a transaction");
+                        assert_eq!(Some(preview), self.previews.get(held), "(X-4)");
+                        assert_eq!(Some(&preview.position), self.positions.get(held));
+                    }
+                    self.meant.insert(reference.clone(), held);
+                }
                 let first = self
                     .commands
                     .entry(reference.clone())
@@ -123,22 +192,61 @@ impl Watch {
                 assert_eq!(first, command, "a repetition that differs (E-2)");
             }
             ClientRequest::SubscribeRequest(subscribe) => {
+                watched.allows(message);
                 watched
                     .asked
                     .insert(subscription_name(&subscribe.statement));
                 assert!(!subscribe.domain.is_empty());
             }
-            ClientRequest::CancelRequest(cancel) => assert!(
-                watched.used.contains(&cancel.target_request_id),
-                "a cancellation of nothing (C-9)"
-            ),
+            ClientRequest::CancelRequest(cancel) => {
+                let target = cancel.target_request_id;
+                assert!(
+                    watched.used.contains(&target),
+                    "a cancellation of nothing (C-9)"
+                );
+                assert!(
+                    !matches!(
+                        watched.flights.get(&target),
+                        Some(ClientRequest::SubmitBatchRequest(_))
+                    ),
+                    "a cancellation of a batch (P-7)"
+                );
+            }
+            ClientRequest::AttachDomainClockRequest(attach) => {
+                watched.allows(message);
+                watched.asked_clocks.insert(attach.domain.clone());
+            }
+            ClientRequest::UnsubscribeRequest(_) | ClientRequest::DetachDomainClockRequest(_) => {
+                watched.allows(message);
+            }
+            ClientRequest::OpenIngestorRequest(_) | ClientRequest::OpenEmitterRequest(_) => {
+                watched.allows(message);
+                watched.is_restored(message);
+            }
+            ClientRequest::AttachTransactionRequest(attach) => {
+                watched.is_restored(message);
+                assert!(
+                    !self.taken.contains(&attach.transaction_id),
+                    "attached back although it was taken over (E-6)"
+                );
+                watched.binding.insert(id);
+            }
+            ClientRequest::ReadEmitterBatchRequest(read) => {
+                let parked = watched.flights.values().any(|flight| {
+                    matches!(flight, ClientRequest::ReadEmitterBatchRequest(other) if other == read)
+                });
+                assert!(!parked, "two reads of one consumer (EC-2)");
+            }
             _ => {}
         }
         watched.flights.insert(id, message.request.clone());
-        assert!(
-            watched.flights.len() <= 64,
-            "more than 64 requests in flight (C-6)"
-        );
+        // Batches are bound by their credit.
+        let counted = watched
+            .flights
+            .values()
+            .filter(|flight| !matches!(flight, ClientRequest::SubmitBatchRequest(_)))
+            .count();
+        assert!(counted <= 64, "more than 64 requests in flight (C-6)");
     }
 
     /// Takes note of what the engine is about to be told.
@@ -154,24 +262,115 @@ impl Watch {
                 if !watched.spoke && !watched.over {
                     watched.spoke = true;
                     watched.owed = self.kept.clone();
+                    watched.owed_clocks = self.kept_clocks.clone();
                 }
-                if let ServerBody::Reply(reply) = message.body {
-                    let terminal = match &reply.body {
-                        ReplyBody::TransferPart(part) => {
-                            part.offset + part.chunk.len() as u64 >= part.total_bytes
+                let ServerBody::Reply(reply) = message.body else {
+                    return;
+                };
+                let body = match reply.body {
+                    ReplyBody::TransferPart(part) => {
+                        let id = reply.request_id;
+                        let parts = watched
+                            .parts
+                            .entry(id)
+                            .or_insert_with(|| Reassembler::new(id));
+                        match parts.push(id, &part) {
+                            Ok(None) => return,
+                            Ok(Some(ServerMessage {
+                                body: ServerBody::Reply(whole),
+                            })) => Some(whole.body),
+                            _ => None,
                         }
-                        _ => true,
-                    };
-                    if terminal {
-                        watched.flights.remove(&reply.request_id);
                     }
+                    body => Some(body),
+                };
+                watched.binding.remove(&reply.request_id);
+                let request = watched.flights.remove(&reply.request_id);
+                if let (Some(body), false) = (body, watched.over) {
+                    self.answered(*conn, request, body);
                 }
             }
+            Input::Message { .. } => panic!("the tests bring frames"),
             Input::Closed { conn, .. } => {
                 if let Some(watched) = self.conns.get_mut(conn) {
                     watched.over = true;
                 }
             }
+        }
+    }
+
+    /// What an answer says about transactions.
+    fn answered(&mut self, conn: ConnId, request: Option<ClientRequest>, body: ReplyBody) {
+        let watched = self.conns.get_mut(&conn).unwrap();
+        let open = |status: &TransactionStatus| {
+            matches!(
+                status.state,
+                TransactionState::TransactionOpen | TransactionState::TransactionCommitting
+            )
+        };
+        match (request, body) {
+            (
+                Some(ClientRequest::AttachTransactionRequest(_)),
+                ReplyBody::AttachOutcome(AttachOutcome {
+                    disposition: AttachDisposition::TransactionAttached(attached),
+                    ..
+                }),
+            ) => {
+                let status = attached.transaction;
+                watched.bound = Some(status.transaction_id.clone());
+                self.positions
+                    .insert(status.transaction_id, status.accepted_operations);
+            }
+            (
+                Some(ClientRequest::AttachTransactionRequest(_)),
+                ReplyBody::AttachOutcome(AttachOutcome { .. }),
+            ) => watched.bound = None,
+            (Some(ClientRequest::CommandRequest(command)), ReplyBody::CommandOutcome(outcome)) => {
+                let done = matches!(outcome.disposition, CommandDisposition::CommandCompleted(_));
+                match (&*verb(&command.query), &outcome.disposition) {
+                    ("COMMIT" | "REVERT", _) if done => watched.bound = None,
+                    (
+                        _,
+                        CommandDisposition::TransactionTakenOver(_)
+                        | CommandDisposition::TransactionDetached(_),
+                    ) => watched.bound = None,
+                    ("BEGIN", _) if done => {
+                        let status = outcome.transaction.as_ref().filter(|status| open(status));
+                        if let Some(status) = status {
+                            watched.bound = Some(status.transaction_id.clone());
+                        }
+                    }
+                    _ => {}
+                }
+                if let CommandDisposition::TransactionTakenOver(taken) = outcome.disposition {
+                    self.taken.insert(taken.transaction_id);
+                }
+                if let Some(status) = outcome.transaction {
+                    if !open(&status) && watched.bound.as_ref() == Some(&status.transaction_id) {
+                        watched.bound = None;
+                    }
+                    self.positions
+                        .insert(status.transaction_id, status.accepted_operations);
+                }
+                if let Some(admission) = outcome.transaction_admission {
+                    // A session that is not bound reports no status; the admission says how many there are, too.
+                    let id = admission.preview.transaction_id.clone();
+                    let position = self.positions.entry(id.clone()).or_default();
+                    *position = admission.preview.position.max(*position);
+                    if admission.preview.position == *position {
+                        self.previews.insert(id, admission.preview);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The host no longer wants this clock, or the server ended it.
+    pub fn disowned_clock(&mut self, domain: &str) {
+        self.kept_clocks.remove(domain);
+        for watched in self.conns.values_mut() {
+            watched.owed_clocks.remove(domain);
         }
     }
 
@@ -181,6 +380,16 @@ impl Watch {
         for watched in self.conns.values_mut() {
             watched.owed.remove(name);
         }
+    }
+
+    /// Whether a detach of this clock is unanswered on a session that is not over.
+    pub fn is_detaching(&self, domain: &str) -> bool {
+        self.conns.values().any(|watched| {
+            !watched.over
+                && watched.flights.values().any(|flight| {
+                    matches!(flight, ClientRequest::DetachDomainClockRequest(detach) if detach.domain == domain)
+                })
+        })
     }
 
     /// What a reference was sent with, if it was sent.

@@ -729,7 +729,7 @@ fn a_lost_session_leaves_what_was_sent_unknown_and_nothing_is_sent_again() {
     let (producer, wire) = bench.producer_of(conn, opened.clone());
     let sent = bench.submit(producer, 1);
     let busy = bench.submit(producer, 2);
-    let (_, ..) = bench.batch(conn);
+    bench.batch(conn);
     let (request, ..) = bench.batch(conn);
     bench.reply(conn, request, batch_refused(SubmissionRefusal::Busy));
     bench.frame(conn, admission(wire, ProducerAdmission::Suspended));

@@ -1,1 +1,1164 @@
-//! x
+//! Transactions, L-3, D-1, D-5, E-2, E-6, E-7, SM-2, and what waits while one is held.
+
+use nervix_engine::{
+    Call, CallId, ConnId, Decision, Disposition, EndpointState, ErrorKind, EventKind, OpenRefusal,
+    Role,
+};
+use nervix_wire::types::*;
+
+use crate::bench::Bench;
+use crate::common::frames::*;
+use crate::common::{MS, SEC};
+
+const CREATE: &str = "CREATE SCHEMA a (b I64);";
+
+fn holding() -> (Bench, ConnId) {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    (bench, conn)
+}
+
+/// Whether the session still holds a transaction: only then is USE refused.
+fn is_held(bench: &mut Bench) -> bool {
+    let (call, ..) = bench.execute("USE d;");
+    let outcome = bench.outcome(call);
+    assert!(outcome.decided_locally);
+    outcome.disposition == Disposition::Failed
+}
+
+/// The session holds it no more, and the host was not asked whether its commands may run outside: none does, until it says so.
+fn is_lost(bench: &mut Bench, conn: ConnId) {
+    for query in [CREATE, "COMMIT;", "USE e;", "CREATE SUBSCRIPTION s TO r;"] {
+        let (call, ..) = bench.execute(query);
+        let outcome = bench.outcome(call);
+        assert!(outcome.decided_locally, "{query}");
+        assert_eq!(outcome.disposition, Disposition::Failed, "{query}");
+    }
+    assert_eq!(bench.quiet(conn, 10 * SEC), []);
+    let (call, ..) = bench.execute("REVERT;");
+    assert!(bench.outcome(call).decided_locally);
+    let (command, _) = run(bench, conn, CREATE, completed);
+    assert_eq!(command.expected_transaction_position, None);
+    assert_eq!(command.domain.as_deref(), Some("d"));
+    assert!(!is_held(bench));
+}
+
+/// Runs a command and answers it.
+fn run(
+    bench: &mut Bench,
+    conn: ConnId,
+    query: &str,
+    answer: impl FnOnce(&str) -> ReplyBody,
+) -> (CommandRequest, std::sync::Arc<nervix_engine::Outcome>) {
+    let (call, _, reference) = bench.execute(query);
+    let (id, command) = bench.command(conn);
+    bench.reply(conn, id, answer(&reference));
+    (command, bench.outcome(call))
+}
+
+fn finished(state: TransactionState) -> impl FnOnce(&str) -> ReplyBody {
+    move |reference| bound(completed(reference), transaction_in("t", state, 1))
+}
+
+// rule, F-5
+#[test]
+fn an_append_carries_the_newest_position() {
+    let (mut bench, conn) = Bench::connected();
+    let (begin, outcome) = run(&mut bench, conn, "BEGIN;", |reference| {
+        bound(completed(reference), transaction("t", 0))
+    });
+    assert_eq!(begin.domain.as_deref(), Some("d"));
+    assert_eq!(begin.expected_transaction_position, None);
+    assert_eq!(begin.expected_preview, None);
+    assert_eq!(outcome.transaction, Some(transaction("t", 0)));
+    let first = bench.append(conn, "t", 1);
+    assert_eq!(
+        first.expected_transaction_position,
+        Some(0),
+        "zero, and not absent"
+    );
+    assert_eq!(first.expected_preview, None);
+    // The server says how many there are, not the client.
+    let second = bench.append(conn, "t", 5);
+    assert_eq!(second.expected_transaction_position, Some(1));
+    let third = bench.append(conn, "t", 6);
+    assert_eq!(third.expected_transaction_position, Some(5));
+}
+
+// rule: X-2
+#[test]
+fn the_position_moves_only_by_what_an_outcome_reports() {
+    let (mut bench, conn) = holding();
+    bench.append(conn, "t", 1);
+    // A failure that reports no status, one that reports the same, and a completion without one.
+    run(&mut bench, conn, CREATE, |reference| {
+        command_failed(reference, "no")
+    });
+    run(&mut bench, conn, CREATE, |reference| {
+        bound(command_failed(reference, "no"), transaction("t", 1))
+    });
+    run(&mut bench, conn, "SHOW CLUSTER STATUS;", completed);
+    let next = bench.append(conn, "t", 2);
+    assert_eq!(next.expected_transaction_position, Some(1));
+}
+
+// rule: X-3
+#[test]
+fn an_append_is_told_with_its_admission() {
+    let (mut bench, conn) = holding();
+    let (_, outcome) = run(&mut bench, conn, CREATE, |reference| {
+        appended(reference, "t", 1, 9)
+    });
+    assert_eq!(outcome.disposition, Disposition::Completed);
+    let admission = outcome.admission.as_ref().unwrap();
+    assert_eq!(admission.operation, 1);
+    assert_eq!(admission.preview, preview("t", 1, 9));
+    assert_eq!(outcome.transaction.as_ref().unwrap().accepted_operations, 1);
+    let (_, outcome) = run(&mut bench, conn, CREATE, |reference| {
+        bound(command_failed(reference, "no"), transaction("t", 1))
+    });
+    assert_eq!(
+        (outcome.disposition, outcome.admission.clone()),
+        (Disposition::Failed, None)
+    );
+}
+
+// rule: X-2, L-2, E-7
+#[test]
+fn several_statements_are_one_request_inside_a_transaction() {
+    let (mut bench, conn) = holding();
+    let query = "CREATE SCHEMA a (b I64); CREATE SCHEMA c (d I64);";
+    let (call, _, reference) = bench.execute(query);
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.query, query);
+    assert_eq!(command.expected_transaction_position, Some(0));
+    let mut body = appended(&reference, "t", 2, 1);
+    if let ReplyBody::CommandOutcome(outcome) = &mut body {
+        outcome.statements = (0..2)
+            .map(|number| StatementOutcome {
+                disposition: StatementDisposition::CommandCompleted(CommandCompleted {
+                    already_existed: number == 1,
+                }),
+                message: format!("{number}"),
+                diagnostics: Vec::new(),
+            })
+            .collect();
+    }
+    bench.reply(conn, id, body);
+    let outcome = bench.outcome(call);
+    let told: Vec<_> = outcome
+        .statements
+        .iter()
+        .map(|statement| (statement.message.as_str(), statement.already_existed))
+        .collect();
+    assert_eq!(told, [("0", false), ("1", true)]);
+    assert_eq!(
+        bench.append(conn, "t", 3).expected_transaction_position,
+        Some(2)
+    );
+}
+
+// rule: X-4
+#[test]
+fn a_commit_carries_the_preview_of_the_last_append() {
+    let (mut bench, conn) = holding();
+    for (accepted, basis) in [(1, 5), (2, 6)] {
+        run(&mut bench, conn, CREATE, |reference| {
+            appended(reference, "t", accepted, basis)
+        });
+    }
+    let (commit, outcome) = run(
+        &mut bench,
+        conn,
+        "COMMIT;",
+        finished(TransactionState::TransactionCommitted),
+    );
+    assert_eq!(commit.expected_preview, Some(preview("t", 2, 6)));
+    assert_eq!(outcome.disposition, Disposition::Completed);
+    assert!(!is_held(&mut bench));
+    // What follows is in no transaction.
+    let (after, _) = run(&mut bench, conn, CREATE, completed);
+    assert_eq!(after.expected_transaction_position, None);
+    assert_eq!(after.expected_preview, None);
+}
+
+// rule: X-4, E-6
+#[test]
+fn a_stale_preview_is_told_and_never_refreshed_by_itself() {
+    let (mut bench, conn) = holding();
+    run(&mut bench, conn, CREATE, |reference| {
+        appended(reference, "t", 1, 5)
+    });
+    let current = preview("t", 1, 77);
+    for _ in 0..2 {
+        let (commit, told) = run(&mut bench, conn, "COMMIT;", |reference| {
+            bound(
+                outcome(
+                    reference,
+                    OutcomeOrigin::Executed,
+                    CommandDisposition::PreviewStale(PreviewStale {
+                        expected: preview("t", 1, 5),
+                        current: current.clone(),
+                    }),
+                    "stale",
+                ),
+                transaction("t", 1),
+            )
+        });
+        assert_ne!(commit.expected_preview.as_ref(), Some(&current));
+        assert_eq!(told.disposition, Disposition::PreviewStale);
+        bench.pass(5 * SEC);
+        bench.sends_nothing(conn);
+        assert!(is_held(&mut bench), "the transaction stays open");
+    }
+    // Another append brings a preview of its own.
+    run(&mut bench, conn, CREATE, |reference| {
+        appended(reference, "t", 2, 8)
+    });
+    let (commit, _) = run(
+        &mut bench,
+        conn,
+        "COMMIT;",
+        finished(TransactionState::TransactionCommitted),
+    );
+    assert_eq!(commit.expected_preview, Some(preview("t", 2, 8)));
+}
+
+// rule: X-4
+#[test]
+fn a_commit_of_nothing_expects_no_preview() {
+    let (mut bench, conn) = holding();
+    let (commit, _) = run(
+        &mut bench,
+        conn,
+        "COMMIT",
+        finished(TransactionState::TransactionCommitted),
+    );
+    assert_eq!(commit.expected_preview, None);
+    // Nor does the next transaction inherit one.
+    bench.begin(conn, "u");
+    bench.append(conn, "u", 1);
+    run(&mut bench, conn, "REVERT;", |reference| {
+        bound(
+            completed(reference),
+            transaction_in("u", TransactionState::TransactionReverted, 1),
+        )
+    });
+    bench.begin(conn, "v");
+    let (commit, _) = run(&mut bench, conn, "commit;", completed);
+    assert_eq!(commit.expected_preview, None);
+}
+
+// rule: X-5, E-2, E-3
+#[test]
+fn a_commit_that_is_applied_is_waited_for_through_every_interruption() {
+    let (mut bench, conn) = holding();
+    bench.append(conn, "t", 1);
+    let (call, _, reference) = bench.execute("COMMIT;");
+    let (id, first) = bench.command(conn);
+    assert_eq!(first.expected_preview, Some(preview("t", 1, 1)));
+    bench.reply(
+        conn,
+        id,
+        bound(
+            unknown(&reference),
+            transaction_in("t", TransactionState::TransactionCommitting, 1),
+        ),
+    );
+    let again = bench.quiet(conn, 2 * SEC);
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert_eq!(
+        again[0].request,
+        ClientRequest::CommandRequest(first.clone())
+    );
+    assert!(bench.is_waiting(call));
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, id) = bench.transaction_attach(conn);
+    assert_eq!(id, "t");
+    bench.sends_nothing(conn);
+    // Committed, says the attach; of this commit it says nothing.
+    bench.reply(
+        conn,
+        attach,
+        transaction_finished(transaction_in(
+            "t",
+            TransactionState::TransactionCommitted,
+            1,
+        )),
+    );
+    assert!(bench.is_waiting(call));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(
+        conn,
+        id,
+        finished(TransactionState::TransactionCommitted)(&reference),
+    );
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    assert!(!is_held(&mut bench));
+    let (after, _) = run(&mut bench, conn, CREATE, completed);
+    assert_eq!(after.expected_transaction_position, None);
+}
+
+// rule: X-6, E-2, E-6, D-5
+#[test]
+fn a_detached_transaction_is_attached_again_and_the_command_repeated() {
+    let (mut bench, conn) = holding();
+    bench.append(conn, "t", 1);
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, first) = bench.command(conn);
+    bench.reply(conn, id, detached(&reference, "t"));
+    bench.pass(2 * SEC);
+    let (attach, id) = bench.transaction_attach(conn);
+    assert_eq!(id, "t");
+    bench.sends_nothing(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 1)));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    assert_eq!(same.expected_transaction_position, Some(1));
+    bench.reply(conn, id, appended(&reference, "t", 2, 1));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    assert_eq!(
+        bench.append(conn, "t", 3).expected_transaction_position,
+        Some(2)
+    );
+}
+
+// rule
+#[test]
+fn what_an_attach_reports_moves_no_outstanding_command() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (_, first) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    // It was accepted, and its outcome lost.
+    bench.reply(conn, attach, transaction_attached(transaction("t", 1)));
+    assert!(bench.is_waiting(call), "not inferred from a count (X-3)");
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first, "its original position");
+    bench.reply(conn, id, appended(&reference, "t", 1, 1));
+    bench.outcome(call);
+    assert_eq!(
+        bench.append(conn, "t", 2).expected_transaction_position,
+        Some(1)
+    );
+}
+
+// rule: X-6, L-1
+#[test]
+fn the_domain_of_the_attached_transaction_is_adopted() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, first) = bench.command(conn);
+    bench.reply(conn, id, detached(&reference, "t"));
+    bench.pass(2 * SEC);
+    let (attach, _) = bench.transaction_attach(conn);
+    let mut status = transaction("t", 0);
+    status.domain = "other".into();
+    bench.reply(conn, attach, transaction_attached(status));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first, "repeated unchanged");
+    bench.reply(conn, id, appended(&reference, "t", 1, 1));
+    bench.outcome(call);
+    let next = bench.append(conn, "t", 2);
+    assert_eq!(next.domain.as_deref(), Some("other"));
+}
+
+// rule
+#[test]
+fn after_a_finished_or_failed_attach_commands_ask_for_their_own_outcome() {
+    let answers = [
+        transaction_finished(transaction_in(
+            "t",
+            TransactionState::TransactionCommitted,
+            1,
+        )),
+        transaction_finished(transaction_in(
+            "t",
+            TransactionState::TransactionReverted,
+            1,
+        )),
+        transaction_finished(transaction_in("t", TransactionState::TransactionExpired, 1)),
+        transaction_finished(transaction_in(
+            "t",
+            TransactionState::TransactionFailed(TransactionFailed {
+                failing_operation: 1,
+                error: "no".into(),
+            }),
+            1,
+        )),
+        transaction_attach_failed(),
+    ];
+    for answer in answers {
+        let (mut bench, conn) = holding();
+        let (call, _, reference) = bench.execute(CREATE);
+        let (_, first) = bench.command(conn);
+        bench.lose(conn);
+        let conn = bench.reconnected();
+        let (attach, _) = bench.transaction_attach(conn);
+        bench.reply(conn, attach, answer);
+        assert!(bench.is_waiting(call), "its state is not its outcome");
+        let (id, same) = bench.command(conn);
+        assert_eq!(same, first);
+        bench.reply(conn, id, command_failed(&reference, "never admitted"));
+        let outcome = bench.outcome(call);
+        assert_eq!(
+            (outcome.disposition, &*outcome.message),
+            (Disposition::Failed, "never admitted")
+        );
+        is_lost(&mut bench, conn);
+    }
+}
+
+// rule: X-6, E-6
+#[test]
+fn a_detached_transaction_that_is_over_ends_the_holding() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, first) = bench.command(conn);
+    bench.reply(conn, id, detached(&reference, "t"));
+    bench.pass(2 * SEC);
+    let (attach, _) = bench.transaction_attach(conn);
+    let over = transaction_in("t", TransactionState::TransactionExpired, 0);
+    bench.reply(conn, attach, transaction_finished(over));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(conn, id, command_failed(&reference, "never admitted"));
+    bench.outcome(call);
+    is_lost(&mut bench, conn);
+}
+
+// rule: X-6, D-4
+#[test]
+fn a_server_that_detaches_for_ever_is_no_storm() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let start = bench.now;
+    let mut commands = 0;
+    while bench.is_waiting(call) {
+        for message in bench.all_sent(conn) {
+            let body = match message.request {
+                ClientRequest::CommandRequest(_) => {
+                    commands += 1;
+                    detached(&reference, "t")
+                }
+                ClientRequest::AttachTransactionRequest(_) => {
+                    transaction_attached(transaction("t", 0))
+                }
+                other => panic!("{other:?}"),
+            };
+            bench.reply(conn, message.request_id, body);
+            assert!(commands < 2000, "a storm");
+        }
+        bench.pass(20 * MS);
+        assert!(bench.now - start < 100 * SEC);
+    }
+    bench.fails(call, ErrorKind::Uncertain);
+    assert!(commands < 400, "{commands} repetitions");
+}
+
+// rule: X-7
+#[test]
+fn the_end_of_a_session_is_a_reset() {
+    let (mut bench, conn) = holding();
+    bench.shut_down();
+    assert!(bench.is_reset(conn));
+    bench.sends_nothing(conn);
+}
+
+// rule: X-8, SM-2
+#[test]
+fn a_transaction_that_expired_is_held_no_more() {
+    let (mut bench, conn) = holding();
+    let (_, outcome) = run(&mut bench, conn, CREATE, |reference| {
+        bound(
+            command_failed(reference, "the transaction expired"),
+            transaction_in("t", TransactionState::TransactionExpired, 0),
+        )
+    });
+    assert_eq!(outcome.disposition, Disposition::Failed);
+    assert_eq!(
+        outcome.transaction.as_ref().unwrap().state,
+        TransactionState::TransactionExpired
+    );
+    assert!(!is_held(&mut bench));
+    let (command, _) = run(&mut bench, conn, CREATE, completed);
+    assert_eq!(command.expected_transaction_position, None);
+    bench.lose(conn);
+    bench.suggest("S");
+    let conn = bench.reconnected();
+    for message in bench.all_sent(conn) {
+        assert!(matches!(message.request, ClientRequest::SuggestRequest(_)));
+    }
+}
+
+// rule: E-6, SM-2
+#[test]
+fn a_transaction_taken_over_is_never_attached_back() {
+    let (mut bench, conn) = holding();
+    let (_, told) = run(&mut bench, conn, CREATE, |reference| {
+        outcome(
+            reference,
+            OutcomeOrigin::Executed,
+            CommandDisposition::TransactionTakenOver(TransactionTakenOver {
+                transaction_id: "t".into(),
+            }),
+            "taken over",
+        )
+    });
+    assert_eq!(told.disposition, Disposition::TransactionTakenOver);
+    assert_eq!(bench.quiet(conn, 10 * SEC), []);
+    bench.lose(conn);
+    bench.suggest("S");
+    let conn = bench.reconnected();
+    bench.pass(SEC);
+    let sent = bench.all_sent(conn);
+    assert!(
+        matches!(
+            &sent[..],
+            [ClientMessage {
+                request: ClientRequest::SuggestRequest(_),
+                ..
+            }]
+        ),
+        "{sent:?}"
+    );
+    bench.reply(conn, sent[0].request_id, suggestions(&["x"]));
+    is_lost(&mut bench, conn);
+    // A new one may be begun at once, too.
+    bench.begin(conn, "u");
+    assert_eq!(
+        bench.append(conn, "u", 1).expected_transaction_position,
+        Some(0)
+    );
+}
+
+// rule: E-6
+#[test]
+fn a_conflict_of_positions_is_told_and_never_repeated() {
+    let (mut bench, conn) = holding();
+    let (_, told) = run(&mut bench, conn, CREATE, |reference| {
+        bound(
+            outcome(
+                reference,
+                OutcomeOrigin::Executed,
+                CommandDisposition::ExecutionReferenceConflict(ExecutionReferenceConflict {
+                    conflict: ExecutionReferenceConflictKind::Position,
+                }),
+                "position",
+            ),
+            transaction("t", 4),
+        )
+    });
+    assert_eq!(told.disposition, Disposition::ExecutionReferenceConflict);
+    bench.pass(10 * SEC);
+    bench.sends_nothing(conn);
+    assert!(is_held(&mut bench));
+}
+
+// rule: SM-2, X-3
+#[test]
+fn commits_and_reverts_end_the_holding_by_their_outcome() {
+    let ends: [(&str, TransactionState); 3] = [
+        ("COMMIT;", TransactionState::TransactionCommitted),
+        ("REVERT;", TransactionState::TransactionReverted),
+        (
+            "COMMIT;",
+            TransactionState::TransactionFailed(TransactionFailed {
+                failing_operation: 1,
+                error: "no".into(),
+            }),
+        ),
+    ];
+    for (query, state) in ends {
+        let (mut bench, conn) = holding();
+        let failed = matches!(state, TransactionState::TransactionFailed(_));
+        let (_, outcome) = run(&mut bench, conn, query, |reference| {
+            let body = if failed {
+                command_failed(reference, "no")
+            } else {
+                completed(reference)
+            };
+            bound(body, transaction_in("t", state, 1))
+        });
+        assert_eq!(outcome.disposition == Disposition::Failed, failed);
+        assert!(!is_held(&mut bench), "{query}");
+    }
+    // An end that reports no status is one as well.
+    for query in ["COMMIT;", "REVERT;"] {
+        let (mut bench, conn) = holding();
+        run(&mut bench, conn, query, completed);
+        assert!(!is_held(&mut bench), "{query}");
+    }
+    // A failed end that leaves it open is none.
+    for query in ["COMMIT;", "REVERT;"] {
+        let (mut bench, conn) = holding();
+        run(&mut bench, conn, query, |reference| {
+            bound(command_failed(reference, "not now"), transaction("t", 0))
+        });
+        assert!(is_held(&mut bench), "{query}");
+    }
+}
+
+// rule, SM-2
+#[test]
+fn an_end_that_fails_for_no_told_reason_asks_whether_it_is_over() {
+    for query in ["COMMIT;", "REVERT;"] {
+        for over in [false, true] {
+            let (mut bench, conn) = holding();
+            let (_, outcome) = run(&mut bench, conn, query, |reference| {
+                command_failed(reference, "no transaction")
+            });
+            assert_eq!(outcome.disposition, Disposition::Failed);
+            bench.pass(SEC);
+            let (attach, id) = bench.transaction_attach(conn);
+            assert_eq!(id, "t");
+            let answer = if over {
+                let state = TransactionState::TransactionExpired;
+                transaction_finished(transaction_in("t", state, 0))
+            } else {
+                transaction_attached(transaction("t", 0))
+            };
+            bench.reply(conn, attach, answer);
+            assert_eq!(is_held(&mut bench), !over);
+        }
+    }
+}
+
+// rule: X-1, SM-2
+#[test]
+fn a_begin_that_failed_holds_nothing() {
+    let (mut bench, conn) = Bench::connected();
+    run(&mut bench, conn, "BEGIN;", |reference| {
+        command_failed(reference, "no such domain")
+    });
+    assert!(!is_held(&mut bench));
+}
+
+// rule: L-3, B-12, P-1, EC-1
+#[test]
+fn what_a_transaction_forbids_is_refused_before_it_is_sent() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    bench.follow(conn, "d", clock(1, paced()));
+    bench.begin(conn, "t");
+    for query in [
+        "USE e;",
+        "CREATE SUBSCRIPTION u TO r;",
+        "DELETE SUBSCRIPTION s;",
+        "DELETE SUBSCRIPTION nobody;",
+        "ATTACH DOMAIN CLOCK;",
+        "DETACH DOMAIN CLOCK;",
+        "BACKUP CLUSTER TO '/tmp/x';",
+        "RESTORE CLUSTER FROM '/tmp/x';",
+    ] {
+        let (call, ..) = bench.execute(query);
+        let outcome = bench.outcome(call);
+        assert_eq!(outcome.disposition, Disposition::Failed, "{query}");
+        assert!(outcome.decided_locally && !outcome.message.is_empty());
+        bench.sends_nothing(conn);
+    }
+    for role in [Role::Producer, Role::Consumer] {
+        let call = bench.open(role, "x");
+        let error = bench.fails(call, ErrorKind::Rejected);
+        assert_eq!(error.refusal, Some(OpenRefusal::InTransaction));
+        bench.sends_nothing(conn);
+    }
+    assert_eq!(
+        bench.append(conn, "t", 1).domain.as_deref(),
+        Some("d"),
+        "the selected domain did not move"
+    );
+    // What was opened before goes on.
+    bench.frame(conn, rows("s", 1, 1, 0..1));
+    assert!(matches!(bench.event().kind, EventKind::Rows(_)));
+    bench.frame(conn, clock_ticked("d", 1, 1));
+    bench.clock_event();
+    run(
+        &mut bench,
+        conn,
+        "COMMIT;",
+        finished(TransactionState::TransactionCommitted),
+    );
+    let (call, ..) = bench.execute("DELETE SUBSCRIPTION s;");
+    let (id, _) = bench.unsubscribe(conn);
+    bench.reply(conn, id, deleted("s", 1));
+    bench.outcome(call);
+}
+
+// rule: L-3
+#[test]
+fn reads_and_endpoints_that_are_open_go_on_inside_a_transaction() {
+    let (mut bench, conn) = Bench::connected();
+    let (producer, _) = bench.producer(conn);
+    let (consumer, _) = bench.consumer(conn);
+    bench.begin(conn, "t");
+    let submission = bench.submit(producer, 1);
+    let (id, ..) = bench.batch(conn);
+    bench.reply(conn, id, batch_completed());
+    bench.rejoin(producer, submission);
+    let delivery = bench.deliver(conn, consumer, 1, 1);
+    let settle = bench.settle(&delivery, Decision::Ack);
+    let (id, _) = bench.settlement(conn);
+    bench.reply(conn, id, settled(EmitterSettlement::Confirmed));
+    bench.settled(settle);
+    bench.suggest("S");
+    bench.sent(conn);
+    let (call, ..) = bench.execute("LIST DOMAINS;");
+    let id = bench.sent(conn).request_id;
+    bench.reply(conn, id, domain_list(&["d"]));
+    bench.outcome(call);
+    let (_, outcome) = run(&mut bench, conn, "DESCRIBE TRANSACTION;", completed);
+    assert_eq!(outcome.disposition, Disposition::Completed);
+}
+
+// rule: D-5, X-6
+#[test]
+fn a_next_session_restores_everything_in_its_order() {
+    let (mut bench, conn) = Bench::connected();
+    bench.follow(conn, "d", clock(1, paced()));
+    bench.subscription(conn, "s", 1);
+    let (producer, _) = bench.producer(conn);
+    let (consumer, _) = bench.consumer(conn);
+    bench.begin(conn, "t");
+    let (command, _, reference) = bench.execute(CREATE);
+    bench.command(conn);
+    bench.lose(conn);
+    let next = bench.call(Call::NextDelivery(consumer));
+    bench.fails(next, ErrorKind::Interrupted);
+    let next = bench.call(Call::NextDelivery(consumer));
+    let submit = bench.call(Call::Submit(producer, content(1)));
+    let conn = bench.reconnected();
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        for message in bench.quiet(conn, 0) {
+            let id = message.request_id;
+            let (what, body) = match message.request {
+                ClientRequest::AttachDomainClockRequest(_) => {
+                    ("clock", clock_attached("d", clock(1, paced())))
+                }
+                ClientRequest::SubscribeRequest(_) => ("subscription", opened("s", 2, numbers())),
+                ClientRequest::OpenIngestorRequest(_) => {
+                    ("endpoint", producer_opened(ingestor("d", "i")))
+                }
+                ClientRequest::OpenEmitterRequest(_) => {
+                    ("endpoint", consumer_opened(emitter("d", "e")))
+                }
+                ClientRequest::AttachTransactionRequest(attach) => {
+                    assert_eq!(attach.transaction_id, "t");
+                    ("transaction", transaction_attached(transaction("t", 0)))
+                }
+                ClientRequest::CommandRequest(_) => ("command", appended(&reference, "t", 1, 1)),
+                ClientRequest::ReadEmitterBatchRequest(_) => ("", delivery(1, 1)),
+                ClientRequest::SubmitBatchRequest(_) => ("", batch_completed()),
+                other => panic!("{other:?}"),
+            };
+            if !what.is_empty() {
+                seen.push(what);
+            }
+            bench.reply(conn, id, body);
+        }
+        bench.pass(20 * MS);
+    }
+    assert_eq!(
+        seen,
+        [
+            "clock",
+            "subscription",
+            "endpoint",
+            "endpoint",
+            "transaction",
+            "command"
+        ]
+    );
+    bench.outcome(command);
+    bench.submitted(submit);
+    bench.delivery(next);
+}
+
+/// A session that follows a clock, keeps a subscription, and holds a transaction, lost; the next one, where both restorations
+/// were refused and the transaction is attached.
+fn held_with_refused_restorations() -> (Bench, ConnId) {
+    let (mut bench, conn) = Bench::connected();
+    bench.follow(conn, "d", clock(1, paced()));
+    bench.subscription(conn, "s", 1);
+    bench.begin(conn, "t");
+    bench.lose(conn);
+    bench.suggest("S");
+    let conn = bench.reconnected();
+    let mut attached = false;
+    for _ in 0..10 {
+        for message in bench.quiet(conn, 0) {
+            let body = match message.request {
+                ClientRequest::AttachDomainClockRequest(_) => clock_attach_failed("not now"),
+                ClientRequest::SubscribeRequest(_) => not_opened("not now"),
+                ClientRequest::AttachTransactionRequest(_) => {
+                    attached = true;
+                    transaction_attached(transaction("t", 0))
+                }
+                ClientRequest::SuggestRequest(_) => suggestions(&["x"]),
+                other => panic!("{other:?}"),
+            };
+            bench.reply(conn, message.request_id, body);
+        }
+        bench.pass(MS);
+    }
+    assert!(attached);
+    (bench, conn)
+}
+
+// rule: L-3, S-7, K-5, D-5
+#[test]
+fn repeated_restorations_wait_for_the_end_of_the_transaction() {
+    let (mut bench, conn) = held_with_refused_restorations();
+    assert_eq!(bench.quiet(conn, 120 * SEC), [], "nothing L-3 forbids");
+    run(
+        &mut bench,
+        conn,
+        "COMMIT;",
+        finished(TransactionState::TransactionCommitted),
+    );
+    let mut seen = Vec::new();
+    for message in bench.quiet(conn, 30 * SEC) {
+        seen.push(match message.request {
+            ClientRequest::AttachDomainClockRequest(_) => "clock",
+            ClientRequest::SubscribeRequest(_) => "subscription",
+            other => panic!("{other:?}"),
+        });
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen, ["clock", "subscription"]);
+}
+
+// rule: L-3, S-8
+#[test]
+fn the_unsubscribe_after_an_overflow_waits_for_the_end_of_the_transaction() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    bench.begin(conn, "t");
+    for place in 0..200 {
+        bench.frame(conn, rows("s", 1, 1, place..place + 1));
+    }
+    assert_eq!(bench.quiet(conn, 30 * SEC), []);
+    assert!(bench
+        .events()
+        .iter()
+        .any(|event| matches!(event.kind, EventKind::Overflow { .. })));
+    run(
+        &mut bench,
+        conn,
+        "REVERT;",
+        finished(TransactionState::TransactionReverted),
+    );
+    bench.pass(SEC);
+    assert_eq!(bench.unsubscribe(conn).1, "s");
+}
+
+// rule: L-3, P-1, EC-1, P-8
+#[test]
+fn endpoints_are_restored_after_the_transaction_when_it_is_held_first() {
+    let (mut bench, conn) = Bench::connected();
+    let (producer, wire) = bench.producer(conn);
+    let (consumer, _) = bench.consumer(conn);
+    let next = bench.call(Call::NextDelivery(consumer));
+    let (read, _) = bench.read(conn);
+    bench.begin(conn, "t");
+    bench.frame(conn, producer_ended(wire, ProducerEndReason::Relocated));
+    bench.reply(conn, read, consumer_ended());
+    bench.fails(next, ErrorKind::Interrupted);
+    let submit = bench.call(Call::Submit(producer, content(1)));
+    let next = bench.call(Call::NextDelivery(consumer));
+    assert_eq!(bench.quiet(conn, 30 * SEC), []);
+    assert!(bench.is_waiting(submit) && bench.is_waiting(next));
+    for endpoint in [producer, consumer] {
+        assert_eq!(
+            bench.engine.endpoint_state(endpoint),
+            EndpointState::Interrupted
+        );
+    }
+    run(
+        &mut bench,
+        conn,
+        "COMMIT;",
+        finished(TransactionState::TransactionCommitted),
+    );
+    for message in bench.quiet(conn, 5 * SEC) {
+        let body = match message.request {
+            ClientRequest::OpenIngestorRequest(_) => producer_opened(ingestor("d", "i")),
+            ClientRequest::OpenEmitterRequest(_) => consumer_opened(emitter("d", "e")),
+            other => panic!("{other:?}"),
+        };
+        bench.reply(conn, message.request_id, body);
+    }
+    bench.submitted(submit);
+    for message in bench.quiet(conn, SEC) {
+        if matches!(message.request, ClientRequest::ReadEmitterBatchRequest(_)) {
+            bench.reply(conn, message.request_id, delivery(1, 1));
+        }
+    }
+    bench.delivery(next);
+}
+
+// rule: D-1, X-6, E-2
+#[test]
+fn a_redirect_attaches_the_transaction_before_it_repeats() {
+    let (mut bench, conn) = Bench::connected();
+    bench.follow(conn, "d", clock(1, paced()));
+    bench.subscription(conn, "s", 1);
+    bench.begin(conn, "t");
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, first) = bench.command(conn);
+    let leader = Some(endpoints("b", Some("http://b:2")));
+    bench.reply(conn, id, redirect(&reference, leader));
+    let (next, origin) = bench.opened();
+    assert_eq!(origin, "http://b:2");
+    bench.greet(next);
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        for message in bench.quiet(next, 0) {
+            let id = message.request_id;
+            let (what, body) = match message.request {
+                ClientRequest::AttachDomainClockRequest(_) => {
+                    ("clock", clock_attached("d", clock(1, paced())))
+                }
+                ClientRequest::SubscribeRequest(_) => ("subscription", opened("s", 2, numbers())),
+                ClientRequest::AttachTransactionRequest(attach) => {
+                    assert_eq!(attach.transaction_id, "t");
+                    ("transaction", transaction_attached(transaction("t", 0)))
+                }
+                ClientRequest::CommandRequest(command) => {
+                    assert_eq!(command, first);
+                    ("command", appended(&reference, "t", 1, 1))
+                }
+                other => panic!("{other:?}"),
+            };
+            seen.push(what);
+            bench.reply(next, id, body);
+        }
+        bench.pass(20 * MS);
+    }
+    assert_eq!(seen, ["clock", "subscription", "transaction", "command"]);
+    bench.outcome(call);
+    // On the session that it left nothing L-3 forbids was sent either.
+    bench.sends_nothing(conn);
+    assert!(is_held(&mut bench));
+}
+
+// rule: D-1, X-6
+#[test]
+fn an_attach_is_redirected_too() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (_, first) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(
+        conn,
+        attach,
+        transaction_attach_redirect(Some("http://b:2")),
+    );
+    let (next, origin) = bench.reopened();
+    assert_eq!(origin, "http://b:2");
+    bench.greet(next);
+    bench.pass(SEC);
+    let (attach, _) = bench.transaction_attach(next);
+    bench.sends_nothing(next);
+    // And again to nobody: back off, and ask again.
+    bench.reply(next, attach, transaction_attach_redirect(None));
+    let mut repeated = false;
+    let mut last = next;
+    for _ in 0..400 {
+        bench.pass(20 * MS);
+        if bench.will_open() {
+            last = bench.opened().0;
+            bench.greet(last);
+        }
+        if let Some(message) = bench.all_sent(last).pop() {
+            assert!(
+                matches!(message.request, ClientRequest::AttachTransactionRequest(_)),
+                "{message:?}"
+            );
+            repeated = true;
+            bench.reply(
+                last,
+                message.request_id,
+                transaction_attached(transaction("t", 0)),
+            );
+            break;
+        }
+    }
+    assert!(repeated);
+    bench.pass(5 * SEC);
+    let (id, same) = bench.command(last);
+    assert_eq!(same, first);
+    bench.reply(last, id, appended(&reference, "t", 1, 1));
+    bench.outcome(call);
+}
+
+// rule: E-2, X-2, X-4
+#[test]
+fn positions_and_previews_are_fixed_when_a_command_is_first_sent() {
+    let (mut bench, conn) = holding();
+    let (early, early_reference) = bench.prepare(CREATE);
+    let (commit, commit_reference) = bench.prepare("COMMIT;");
+    bench.append(conn, "t", 1);
+    // Prepared before, sent now: the newest position of now.
+    let call = bench.call(Call::Execute(early));
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(1));
+    bench.reply(conn, id, appended(&early_reference, "t", 2, 4));
+    bench.outcome(call);
+    let call = bench.call(Call::Execute(commit));
+    let (_, first) = bench.command(conn);
+    assert_eq!(first.expected_preview, Some(preview("t", 2, 4)));
+    let mut conn = conn;
+    for _ in 0..3 {
+        bench.lose(conn);
+        conn = bench.reconnected();
+        let (attach, _) = bench.transaction_attach(conn);
+        bench.reply(conn, attach, transaction_attached(transaction("t", 9)));
+        let (_, same) = bench.command(conn);
+        assert_eq!(same, first);
+    }
+    bench.lose(conn);
+    conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 9)));
+    let (id, _) = bench.command(conn);
+    bench.reply(
+        conn,
+        id,
+        finished(TransactionState::TransactionCommitted)(&commit_reference),
+    );
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+}
+
+// rule: X-1, E-3, X-6
+#[test]
+fn a_begin_whose_answer_is_lost_is_recovered_and_attached() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (_, first) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
+    bench.outcome(call);
+    assert!(is_held(&mut bench));
+    let (call, _, reference) = bench.execute(CREATE);
+    let mut attached = false;
+    let mut position = None;
+    for _ in 0..20 {
+        for message in bench.quiet(conn, 0) {
+            let body = match message.request {
+                ClientRequest::AttachTransactionRequest(_) => {
+                    attached = true;
+                    transaction_attached(transaction("t", 0))
+                }
+                ClientRequest::CommandRequest(command) => {
+                    let expected = command.expected_transaction_position;
+                    assert_eq!(*position.get_or_insert(expected), Some(0));
+                    if attached {
+                        appended(&reference, "t", 1, 1)
+                    } else {
+                        detached(&reference, "t")
+                    }
+                }
+                other => panic!("{other:?}"),
+            };
+            bench.reply(conn, message.request_id, body);
+        }
+        bench.pass(50 * MS);
+    }
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+}
+
+// rule: X-6, D-6, T-8
+#[test]
+fn an_attach_that_is_not_answered_ends_its_session() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    bench.transaction_attach(conn);
+    bench.pass(crate::bench::REQUEST_TIMEOUT + SEC);
+    assert!(bench.is_reset(conn));
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 0)));
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, appended(&reference, "t", 1, 1));
+    bench.outcome(call);
+}
+
+// rule: X-6, C-6
+#[test]
+fn an_attach_that_was_not_admitted_is_sent_again() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(
+        conn,
+        attach,
+        rejected(RequestRejection::TooManyRequestsInFlight),
+    );
+    bench.pass(2 * SEC);
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.sends_nothing(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 0)));
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, appended(&reference, "t", 1, 1));
+    bench.outcome(call);
+}
+
+// rule: X-6, F-8
+#[test]
+fn an_attach_answered_with_another_transaction_breaks_the_protocol() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, detached(&reference, "t"));
+    bench.pass(2 * SEC);
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("u", 3)));
+    assert!(bench.is_reset(conn));
+    assert!(bench.is_waiting(call));
+}
+
+// rule: X-6, D-5
+#[test]
+fn a_session_without_a_command_attaches_its_transaction_too() {
+    let (mut bench, conn) = holding();
+    bench.lose(conn);
+    let suggest: CallId = bench.suggest("S");
+    let conn = bench.reconnected();
+    let mut attached = false;
+    for message in bench.quiet(conn, 100 * MS) {
+        let body = match message.request {
+            ClientRequest::AttachTransactionRequest(_) => {
+                attached = true;
+                transaction_attached(transaction("t", 0))
+            }
+            ClientRequest::SuggestRequest(_) => suggestions(&["x"]),
+            other => panic!("{other:?}"),
+        };
+        bench.reply(conn, message.request_id, body);
+    }
+    assert!(attached);
+    bench.result(suggest).unwrap();
+    assert!(is_held(&mut bench));
+    assert_eq!(
+        bench.append(conn, "t", 1).expected_transaction_position,
+        Some(0)
+    );
+}

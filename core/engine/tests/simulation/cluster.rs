@@ -3,14 +3,17 @@
 //! Owns what a server answers. Knows nothing of the network or of the engine, and takes every decision from the generator it
 //! is given.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nervix_engine::ConnId;
 use nervix_wire::types::*;
 
+use crate::clocks::Clock;
 use crate::common::frames::*;
 use crate::common::watch::subscription_name;
 use crate::common::Rng;
+use crate::endpoints::{Attachment, Endpoints};
+use crate::transactions::Transaction;
 
 /// How often the model misbehaves, in percent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,17 +40,28 @@ pub struct Node {
     pub view: Option<usize>,
 }
 
+/// What is known of a command that was admitted.
 #[derive(Debug)]
 pub struct Record {
     pub request: CommandRequest,
     pub effects: u32,
-    pub failed: bool,
+    /// Its outcome, whoever asks.
+    pub body: ReplyBody,
     pub done_at: u64,
+    /// The transaction that it began.
+    pub begun: Option<String>,
 }
 
 impl Record {
-    pub fn message(&self) -> String {
-        format!("outcome of {}", self.request.execution_reference)
+    pub fn outcome(&self) -> &CommandOutcome {
+        match &self.body {
+            ReplyBody::CommandOutcome(outcome) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn failed(&self) -> bool {
+        self.outcome().disposition == CommandDisposition::RequestFailed
     }
 }
 
@@ -74,6 +88,29 @@ pub struct Session {
     /// What was served and not yet answered.
     pub serving: BTreeMap<u64, bool>,
     pub lane_free: u64,
+    /// The domains whose clocks it follows.
+    pub clocks: BTreeSet<String>,
+    /// The clocks whose attaches are not answered yet, by request.
+    pub attaching: BTreeMap<u64, String>,
+    /// The transaction it is bound to; who holds it is with the transaction.
+    pub transaction: Option<String>,
+    pub endpoints: BTreeMap<u64, Attachment>,
+}
+
+impl Session {
+    pub fn new(node: usize, now: u64) -> Self {
+        Self {
+            node,
+            subs: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            lane_free: now,
+            clocks: BTreeSet::new(),
+            attaching: BTreeMap::new(),
+            transaction: None,
+            endpoints: BTreeMap::new(),
+        }
+    }
 }
 
 pub struct Cluster {
@@ -84,6 +121,11 @@ pub struct Cluster {
     pub streams: Vec<Stream>,
     pub by_generation: HashMap<(String, u64), usize>,
     next_generation: u64,
+    pub clocks: BTreeMap<String, Clock>,
+    pub transactions: BTreeMap<String, Transaction>,
+    /// The transaction that each command's client held when it first sent it.
+    pub meant: HashMap<String, Option<String>>,
+    pub endpoints: Endpoints,
 }
 
 /// What a served request is answered with, and when.
@@ -93,7 +135,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn now(body: ReplyBody) -> Self {
+    pub fn now(body: ReplyBody) -> Self {
         Self {
             body: Some(body),
             delay: 0,
@@ -121,6 +163,10 @@ impl Cluster {
             streams: Vec::new(),
             by_generation: HashMap::new(),
             next_generation: 1,
+            clocks: Clock::all(),
+            transactions: BTreeMap::new(),
+            meant: HashMap::new(),
+            endpoints: Endpoints::default(),
         }
     }
 
@@ -146,20 +192,28 @@ impl Cluster {
         id: u64,
         request: ClientRequest,
     ) -> Answer {
-        let node = self.sessions[&conn].node;
         if rng.chance(odds.refused) {
             let refusal = match request {
-                ClientRequest::CommandRequest(_) | ClientRequest::SubscribeRequest(_) => {
-                    RequestRejection::TooManyRequestsInFlight
+                ClientRequest::SuggestRequest(_) | ClientRequest::ListDomainsRequest
+                    if rng.chance(50.0) =>
+                {
+                    RequestRejection::ServerBusy
                 }
-                ClientRequest::UnsubscribeRequest(_) => RequestRejection::TooManyRequestsInFlight,
-                _ if rng.chance(50.0) => RequestRejection::ServerBusy,
                 _ => RequestRejection::TooManyRequestsInFlight,
             };
             return Answer::now(rejected(refusal));
         }
         match request {
-            ClientRequest::CommandRequest(command) => self.command(rng, odds, now, node, command),
+            ClientRequest::CommandRequest(command) => self.command(rng, odds, now, conn, command),
+            ClientRequest::AttachTransactionRequest(attach) => {
+                self.attach_transaction(rng, odds, conn, &attach.transaction_id)
+            }
+            ClientRequest::AttachDomainClockRequest(attach) => {
+                self.attach_clock(rng, odds, conn, &attach.domain)
+            }
+            ClientRequest::DetachDomainClockRequest(detach) => {
+                self.detach_clock(rng, odds, conn, &detach.domain)
+            }
             ClientRequest::SubscribeRequest(subscribe) => {
                 assert_eq!(subscribe.subscription_type, SubscriptionType::Row);
                 let name = subscription_name(&subscribe.statement);
@@ -213,74 +267,6 @@ impl Cluster {
             }
             ClientRequest::ListDomainsRequest => Answer::now(domain_list(&["d0", "d1"])),
             other => panic!("a request this client has no reason to send: {other:?}"),
-        }
-    }
-
-    fn command(
-        &mut self,
-        rng: &mut Rng,
-        odds: &Odds,
-        now: u64,
-        node: usize,
-        command: CommandRequest,
-    ) -> Answer {
-        let reference = command.execution_reference.clone();
-        if command.query.starts_with("SHOW") {
-            return Answer::now(outcome(
-                &reference,
-                OutcomeOrigin::Executed,
-                CommandDisposition::CommandCompleted(CommandCompleted {
-                    already_existed: false,
-                }),
-                &format!("outcome of {reference}"),
-            ));
-        }
-        if !self.leads(node) {
-            let leader = self.nodes[node].view.filter(|leader| *leader != node);
-            let named = leader.map(|leader| {
-                let uri = uri(leader);
-                endpoints("leader", (!rng.chance(10.0)).then_some(uri.as_str()))
-            });
-            return Answer::now(redirect(&reference, named));
-        }
-        let fresh = !self.records.contains_key(&reference);
-        let failed = rng.chance(20.0);
-        let lasts = if rng.chance(30.0) {
-            rng.within(0, 3_000_000_000)
-        } else {
-            0
-        };
-        let record = self
-            .records
-            .entry(reference.clone())
-            .or_insert_with(|| Record {
-                request: command.clone(),
-                effects: 1,
-                failed,
-                done_at: now + lasts,
-            });
-        assert_eq!(record.request, command, "a repetition that differs (E-2)");
-        if rng.chance(odds.unknown) || (record.done_at > now && rng.chance(30.0)) {
-            return Answer::now(unknown(&reference));
-        }
-        if rng.chance(odds.too_large) {
-            return Answer::now(rejected(RequestRejection::ReplyTooLarge));
-        }
-        let disposition = if record.failed {
-            CommandDisposition::RequestFailed
-        } else {
-            CommandDisposition::CommandCompleted(CommandCompleted {
-                already_existed: false,
-            })
-        };
-        let origin = if fresh {
-            OutcomeOrigin::Executed
-        } else {
-            OutcomeOrigin::Recovered
-        };
-        Answer {
-            body: Some(outcome(&reference, origin, disposition, &record.message())),
-            delay: record.done_at.saturating_sub(now),
         }
     }
 

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use nervix_engine::{
-    Call, CallId, Disposition, Done, Error, ErrorKind, Event, EventKind, ExecutionId, Outcome, Stop,
+    Call, CallId, Decision, Delivery, Disposition, Done, Error, ErrorKind, Event, EventKind,
+    ExecutionId, Outcome, Role, Stop,
 };
+use nervix_wire::types::{TransactionState, TransactionStatus};
 use nervix_wire::CellRef;
 use nervix_wire::Part;
 
+use crate::clocks::Known;
 use crate::common::SEC;
 use crate::world::World;
 
@@ -22,6 +27,11 @@ enum Kind {
     Delete(String),
     Use(String),
     List,
+    AttachClock(String),
+    DetachClock(String),
+    Begin,
+    Commit,
+    Revert,
 }
 
 struct Prepared {
@@ -43,12 +53,30 @@ struct Waiting {
     stopped: Option<Stop>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+#[derive(Debug, Clone)]
+pub enum What {
     Connect,
     Execute(usize),
     Reader,
+    ClockReader,
     Suggest(String),
+    Open(Role, String),
+    Submit(usize, Bytes),
+    Rejoin(usize, u64),
+    Next(usize),
+    /// What is settled, and the identity it carries.
+    Settle(usize, u64, Box<(Delivery, Decision)>),
+    Close(usize),
+}
+
+impl What {
+    /// Whether it waits for others, however long that takes.
+    fn is_endless(&self) -> bool {
+        matches!(
+            self,
+            What::Reader | What::ClockReader | What::Rejoin(..) | What::Next(_) | What::Close(_)
+        )
+    }
 }
 
 /// What the host knows of one name.
@@ -77,13 +105,51 @@ pub struct Host {
     next_call: u64,
     names: BTreeMap<String, Name>,
     domain: String,
+    /// A transaction whose begin nobody waited for may have moved it.
+    domain_unknown: bool,
     connected: bool,
-    shut_down: bool,
+    pub shut_down: bool,
     rows: u64,
+    pub clocks: BTreeMap<String, Known>,
 }
 
 impl World {
-    fn start(&mut self, what: What) {
+    pub fn waits(&self, call: CallId) -> bool {
+        self.host.calls.contains_key(&call)
+    }
+
+    pub fn any_waiting(&self, which: impl Fn(&What) -> bool) -> bool {
+        self.host.calls.values().any(|call| which(&call.what))
+    }
+
+    /// Whether a call for the same is waiting.
+    pub fn is_waiting(&self, what: &What) -> bool {
+        self.any_waiting(|other| match (other, what) {
+            (What::Open(_, one), What::Open(_, two)) => one == two,
+            (What::Rejoin(one, first), What::Rejoin(two, second)) => one == two && first == second,
+            (What::Next(one), What::Next(two)) => one == two,
+            _ => false,
+        })
+    }
+
+    /// Whether an attach of this clock may be under way.
+    pub fn runs_attach(&self, domain: &str) -> bool {
+        self.host.prepared.iter().any(|prepared| {
+            prepared.outcome.is_none()
+                && (prepared.running > 0 || prepared.uncertain)
+                && matches!(&prepared.kind, Kind::AttachClock(other) if other == domain)
+        })
+    }
+
+    /// Whether a detach of this clock may be under way.
+    pub fn wants_detach(&self, domain: &str) -> bool {
+        self.host.prepared.iter().any(|prepared| {
+            prepared.outcome.is_none()
+                && matches!(&prepared.kind, Kind::DetachClock(other) if other == domain)
+        })
+    }
+
+    pub fn start(&mut self, what: What) -> CallId {
         let call = CallId(self.host.next_call);
         self.host.next_call += 1;
         self.counts.calls += 1;
@@ -106,20 +172,24 @@ impl World {
                         self.host.names.get_mut(name).unwrap().deleted = false;
                     }
                     Kind::Delete(name) => self.watch.disowned(name),
+                    Kind::DetachClock(domain) => self.watch.disowned_clock(domain),
                     _ => {}
                 }
                 Call::Execute(prepared.id)
             }
             What::Reader => Call::NextEvent,
+            What::ClockReader => Call::NextClockEvent,
             What::Suggest(input) => Call::Suggest {
                 cursor: input.len() as u32,
                 input,
                 page_size: 10,
                 continuation: None,
             },
+            other => self.endpoint_call(&other),
         };
         self.engine.call(self.time(), call, what);
         self.pump();
+        call
     }
 
     pub fn connect(&mut self) {
@@ -139,6 +209,11 @@ impl World {
             Kind::Delete(name) => format!("DELETE SUBSCRIPTION {name};"),
             Kind::Use(domain) => format!("USE {domain};"),
             Kind::List => "LIST DOMAINS;".into(),
+            Kind::AttachClock(_) => "ATTACH DOMAIN CLOCK;".into(),
+            Kind::DetachClock(_) => "DETACH DOMAIN CLOCK;".into(),
+            Kind::Begin => "BEGIN;".into(),
+            Kind::Commit => "COMMIT;".into(),
+            Kind::Revert => "REVERT;".into(),
         };
         let entropy = self.rng.entropy();
         let (id, reference) = self.engine.prepare(self.time(), &query, entropy);
@@ -150,10 +225,7 @@ impl World {
                 .all(|prepared| prepared.reference != reference),
             "a reference twice"
         );
-        let moving =
-            self.host.prepared.iter().any(|prepared| {
-                matches!(prepared.kind, Kind::Use(_)) && prepared.outcome.is_none()
-            });
+        let moving = self.is_moving();
         self.note(|| format!("prepared {serial}: {query} as {reference}"));
         self.host.prepared.push(Prepared {
             id,
@@ -166,6 +238,14 @@ impl World {
             uncertain: false,
         });
         serial
+    }
+
+    /// Whether the selected domain may be another by now.
+    fn is_moving(&self) -> bool {
+        self.host.domain_unknown
+            || self.host.prepared.iter().any(|prepared| {
+                matches!(prepared.kind, Kind::Use(_) | Kind::Begin) && prepared.outcome.is_none()
+            })
     }
 
     fn open_of(&self, name: &str, deletes: bool) -> bool {
@@ -181,12 +261,37 @@ impl World {
 
     fn readers(&self) -> usize {
         let readers = self.host.calls.values();
-        readers.filter(|call| call.what == What::Reader).count()
+        readers
+            .filter(|call| matches!(call.what, What::Reader))
+            .count()
+    }
+
+    fn clock_readers(&self) -> usize {
+        let readers = self.host.calls.values();
+        readers
+            .filter(|call| matches!(call.what, What::ClockReader))
+            .count()
     }
 
     /// One thing a host might do.
     pub fn act(&mut self) {
         if !self.host.connected {
+            return;
+        }
+        if self.mix.endpoints && self.rng.chance(50.0) {
+            return self.work();
+        }
+        if self.mix.clocks && self.rng.chance(20.0) {
+            return self.follow();
+        }
+        if self.mix.transactions && self.rng.chance(15.0) {
+            let kind = match self.rng.within(0, 10) {
+                0..=4 => Kind::Begin,
+                5..=7 => Kind::Commit,
+                _ => Kind::Revert,
+            };
+            let index = self.prepare(kind);
+            self.start(What::Execute(index));
             return;
         }
         match self.rng.within(0, 100) {
@@ -253,8 +358,29 @@ impl World {
         }
     }
 
+    /// One thing a host might do with clocks.
+    fn follow(&mut self) {
+        if self.rng.chance(60.0) {
+            if self.clock_readers() < 2 {
+                self.start(What::ClockReader);
+            }
+            return;
+        }
+        if self.is_moving() {
+            return;
+        }
+        let domain = self.host.domain.clone();
+        let kind = if self.rng.chance(65.0) {
+            Kind::AttachClock(domain)
+        } else {
+            Kind::DetachClock(domain)
+        };
+        let index = self.prepare(kind);
+        self.start(What::Execute(index));
+    }
+
     fn stop(&mut self, call: CallId) {
-        if self.host.calls[&call].what == What::Connect {
+        if matches!(self.host.calls[&call].what, What::Connect) {
             return;
         }
         let why = if self.rng.chance(50.0) {
@@ -291,7 +417,7 @@ impl World {
         if let Err(error) = &result {
             assert!(!error.message.is_empty() && !error.message.contains('\n'));
         }
-        if waited.what != What::Reader {
+        if !waited.what.is_endless() {
             let took = self.now - waited.since;
             assert!(
                 took <= self.retry_timeout + SEC,
@@ -343,7 +469,84 @@ impl World {
                     "next_event fails with {error:?}"
                 );
             }
-            (what, result) => panic!("{what:?} ends with {result:?}"),
+            (What::ClockReader, Ok(Done::ClockEvent(event))) => self.clock_event(event),
+            (What::ClockReader, Err(error)) => {
+                assert!(
+                    waited.stopped.is_some() || self.host.shut_down,
+                    "next_clock_event fails with {error:?}"
+                );
+            }
+            (what, result) => self.endpoint_done(what, result, waited.stopped.is_some()),
+        }
+    }
+
+    /// The one outcome of what was sent as a command.
+    fn command_outcome(&mut self, index: usize, outcome: &Outcome, first: bool) {
+        let prepared = &self.host.prepared[index];
+        let reference = prepared.reference.to_string();
+        let Some(sent) = self.watch.sent_command(&reference) else {
+            // Of a transaction that is lost, and nobody said to go on without it.
+            assert!(outcome.decided_locally && self.mix.transactions);
+            assert_eq!(outcome.disposition, Disposition::Failed);
+            return;
+        };
+        assert!(!outcome.decided_locally);
+        assert_eq!(outcome.reference.as_deref(), Some(&*reference));
+        assert_eq!(sent.query, prepared.query);
+        if let Some(domain) = &prepared.domain {
+            assert_eq!(sent.domain.as_ref(), Some(domain), "(L-1)");
+        }
+        if let Disposition::ExecutionReferenceConflict
+        | Disposition::TransactionTakenOver
+        | Disposition::PreviewStale = outcome.disposition
+        {
+            assert!(sent.expected_transaction_position.is_some() || self.mix.transactions);
+            self.counts.refused_commands += 1;
+            assert!(!self.cluster.records.contains_key(&reference));
+            return;
+        }
+        let record = &self.cluster.records[&reference];
+        assert!(record.effects <= 1);
+        assert_eq!(outcome.message, record.outcome().message);
+        assert_eq!(
+            outcome.disposition == Disposition::Failed,
+            record.failed(),
+            "{outcome:?}"
+        );
+        assert_eq!(outcome.admission, record.outcome().transaction_admission);
+        if outcome.origin == Some(nervix_wire::types::OutcomeOrigin::Recovered) {
+            self.counts.recovered += 1;
+        }
+        match (&outcome.admission, &self.watch.meant[&reference]) {
+            (Some(admission), Some(transaction)) => {
+                let operations = &self.cluster.transactions[transaction].operations;
+                assert_eq!(operations[admission.operation as usize - 1], reference);
+                self.counts.appended += 1;
+            }
+            (Some(_), None) => panic!("an append outside a transaction"),
+            _ if sent.expected_transaction_position.is_none() && !record.failed() => {
+                assert_eq!(record.effects, 1, "completed without an effect");
+            }
+            _ => {}
+        }
+        if let (
+            true,
+            Kind::Begin,
+            Some(TransactionStatus {
+                state: TransactionState::TransactionOpen,
+                domain,
+                ..
+            }),
+        ) = (first, &prepared.kind, &outcome.transaction)
+        {
+            self.host.domain = domain.clone();
+            self.host.domain_unknown = prepared.uncertain;
+            self.counts.begun += 1;
+        }
+        if self.host.prepared[index].kind == Kind::Commit
+            && outcome.disposition == Disposition::Completed
+        {
+            self.counts.committed += 1;
         }
     }
 
@@ -355,32 +558,38 @@ impl World {
         }
         prepared.outcome = Some(Arc::clone(&outcome));
         self.counts.outcomes += 1;
-        if matches!(prepared.kind, Kind::Command | Kind::Read) {
-            assert_eq!(outcome.reference.as_deref(), Some(&*prepared.reference));
-        }
-        assert!(
-            matches!(
-                outcome.disposition,
-                Disposition::Completed | Disposition::Failed
-            ),
-            "no terminal disposition: {outcome:?} (E-6)"
-        );
         let reference = prepared.reference.to_string();
-        match prepared.kind.clone() {
-            Kind::Command => {
-                let record = &self.cluster.records[&reference];
-                assert_eq!(record.effects, 1);
-                assert_eq!(outcome.message, record.message());
-                assert_eq!(outcome.disposition == Disposition::Failed, record.failed);
-                assert!(!outcome.decided_locally);
-                let sent = self.watch.sent_command(&reference).unwrap();
-                assert_eq!(sent.query, prepared.query);
-                assert_eq!(sent.expected_transaction_position, None);
-                if let Some(domain) = &prepared.domain {
-                    assert_eq!(sent.domain.as_ref(), Some(domain), "(L-1)");
+        let kind = prepared.kind.clone();
+        let terminal = match outcome.disposition {
+            Disposition::Completed | Disposition::Failed => true,
+            Disposition::ExecutionReferenceConflict
+            | Disposition::TransactionTakenOver
+            | Disposition::PreviewStale => self.mix.transactions,
+            _ => false,
+        };
+        assert!(terminal, "no terminal disposition: {outcome:?} (E-6)");
+        match kind {
+            Kind::Command | Kind::Begin | Kind::Commit | Kind::Revert => {
+                self.command_outcome(index, &outcome, first);
+            }
+            Kind::AttachClock(domain) => {
+                let late = self.host.prepared[index].uncertain;
+                let follows = self.engine.domain_clock(&domain).is_some();
+                if first && outcome.disposition == Disposition::Completed {
+                    assert!(follows || late, "attached, and no clock to read (B-11)");
                 }
-                if outcome.origin == Some(nervix_wire::types::OutcomeOrigin::Recovered) {
-                    self.counts.recovered += 1;
+                // Refused as attached already, it may be one that nobody waited for (B-11).
+                let known = self.host.clocks.contains_key(&domain);
+                let completed = outcome.disposition == Disposition::Completed;
+                if first && follows && (completed || !known) {
+                    self.attached(&domain);
+                }
+            }
+            Kind::DetachClock(domain) => {
+                let follows = self.engine.domain_clock(&domain).is_some();
+                if first && outcome.disposition == Disposition::Completed && !follows {
+                    self.host.clocks.remove(&domain);
+                    self.watch.disowned_clock(&domain);
                 }
             }
             Kind::Read => assert_eq!(outcome.message, format!("outcome of {reference}")),
@@ -420,10 +629,12 @@ impl World {
                 }
             }
             Kind::Use(domain) => {
-                assert_eq!(outcome.disposition, Disposition::Completed);
                 assert!(outcome.decided_locally);
-                if first {
+                let completed = outcome.disposition == Disposition::Completed;
+                assert!(completed || self.mix.transactions);
+                if first && completed {
                     self.host.domain = domain;
+                    self.host.domain_unknown = self.host.prepared[index].uncertain;
                 }
             }
             Kind::List => {
@@ -449,12 +660,17 @@ impl World {
         }
         let written = self.watch.sent_command(&prepared.reference).is_some();
         match &prepared.kind {
-            Kind::Command | Kind::Read if written => {
+            Kind::Command | Kind::Read | Kind::Begin | Kind::Commit | Kind::Revert if written => {
                 assert_eq!(error.kind, ErrorKind::Uncertain, "{error:?} (D-4)");
                 assert!(error.message.contains(&*prepared.reference), "{error:?}");
                 self.counts.uncertain += 1;
             }
-            Kind::Command | Kind::Read | Kind::Use(_) => assert!(
+            Kind::Command
+            | Kind::Read
+            | Kind::Use(_)
+            | Kind::Begin
+            | Kind::Commit
+            | Kind::Revert => assert!(
                 matches!(
                     error.kind,
                     ErrorKind::Connect | ErrorKind::Transport | ErrorKind::Protocol
@@ -574,11 +790,14 @@ impl World {
     }
 
     /// Without faults, reads every event that comes within a time.
-    fn read_for(&mut self, time: u64) {
+    pub fn read_for(&mut self, time: u64) {
         let end = self.now + time;
         while self.now < end {
             while self.readers() < 1 {
                 self.start(What::Reader);
+            }
+            while self.mix.clocks && self.clock_readers() < 1 {
+                self.start(What::ClockReader);
             }
             let step = (self.now + SEC / 2).min(end);
             self.until(step);
@@ -595,22 +814,55 @@ impl World {
             return;
         }
         self.read_for(enough);
+        for domain in crate::clocks::DOMAINS {
+            self.cluster.clocks.get_mut(domain).unwrap().exists = true;
+        }
+        self.set_running("d0", true);
         for index in 0..self.host.prepared.len() {
             if self.host.prepared[index].outcome.is_none() {
+                if self.mix.transactions {
+                    // Whatever is held belongs to another command than this one.
+                    let revert = self.prepare(Kind::Revert);
+                    self.start(What::Execute(revert));
+                    self.read_for(4 * SEC);
+                }
                 self.start(What::Execute(index));
                 self.read_for(4 * SEC);
             }
         }
+        if self.mix.transactions {
+            let revert = self.prepare(Kind::Revert);
+            self.start(What::Execute(revert));
+        }
         self.read_for(enough + 120 * SEC);
+        if self.mix.endpoints {
+            self.settle_endpoints();
+        }
+        if self.mix.clocks {
+            self.settle_clocks();
+        }
         for (index, prepared) in self.host.prepared.iter().enumerate() {
             assert!(
                 prepared.outcome.is_some(),
                 "{index} never ended: {}",
                 prepared.query
             );
-            if prepared.kind == Kind::Command {
-                let record = &self.cluster.records[&*prepared.reference];
-                assert_eq!(record.effects, 1, "{}", prepared.query);
+            if let (Kind::Command, Some(record)) = (
+                &prepared.kind,
+                self.cluster.records.get(&*prepared.reference),
+            ) {
+                let meant = &self.watch.meant[&*prepared.reference];
+                let outcome = prepared.outcome.as_ref().unwrap();
+                let effects = match meant {
+                    None if self.mix.transactions => record.effects.min(1),
+                    None => 1,
+                    Some(transaction) => {
+                        let transaction = &self.cluster.transactions[transaction];
+                        let committed = transaction.state == TransactionState::TransactionCommitted;
+                        u32::from(committed && outcome.admission.is_some())
+                    }
+                };
+                assert_eq!(record.effects, effects, "{}", prepared.query);
             }
         }
         let held: Vec<(String, usize)> = self
@@ -662,7 +914,7 @@ impl World {
             .host
             .calls
             .values()
-            .filter(|call| call.what != What::Reader)
+            .filter(|call| !matches!(call.what, What::Reader | What::ClockReader))
             .collect();
         assert!(waiting.is_empty(), "never answered: {waiting:?}");
         self.host.shut_down = true;

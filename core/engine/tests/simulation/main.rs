@@ -13,8 +13,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clocks;
 mod cluster;
+mod endpoints;
 mod host;
+mod transactions;
+mod workers;
 mod world;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -11,6 +11,7 @@ use crate::common::frames::*;
 use crate::common::watch::Watch;
 use crate::common::{Rng, EPOCH, MS, SEC};
 use crate::host::Host;
+use crate::workers::Workers;
 
 /// Lines of a trace that are kept.
 const KEPT_LINES: usize = 3000;
@@ -32,6 +33,22 @@ pub struct Counts {
     pub overflows: u64,
     pub refused_restorations: u64,
     pub endings: u64,
+    pub clock_events: u64,
+    pub ticks: u64,
+    pub clock_gaps: u64,
+    pub clock_ends: u64,
+    pub begun: u64,
+    pub appended: u64,
+    pub committed: u64,
+    pub refused_commands: u64,
+    pub opened: u64,
+    pub submitted: u64,
+    pub retried: u64,
+    pub resolved: u64,
+    pub deliveries: u64,
+    pub settled: u64,
+    pub gaps: u64,
+    pub over: u64,
 }
 
 impl Counts {
@@ -50,10 +67,34 @@ impl Counts {
         self.overflows += other.overflows;
         self.refused_restorations += other.refused_restorations;
         self.endings += other.endings;
+        self.clock_events += other.clock_events;
+        self.ticks += other.ticks;
+        self.clock_gaps += other.clock_gaps;
+        self.clock_ends += other.clock_ends;
+        self.begun += other.begun;
+        self.appended += other.appended;
+        self.committed += other.committed;
+        self.refused_commands += other.refused_commands;
+        self.opened += other.opened;
+        self.submitted += other.submitted;
+        self.retried += other.retried;
+        self.resolved += other.resolved;
+        self.deliveries += other.deliveries;
+        self.settled += other.settled;
+        self.gaps += other.gaps;
+        self.over += other.over;
     }
 }
 
-enum Happening {
+/// What a host of this run does beside commands and subscriptions.
+#[derive(Debug, Clone, Copy)]
+pub struct Mix {
+    pub clocks: bool,
+    pub endpoints: bool,
+    pub transactions: bool,
+}
+
+pub enum Happening {
     Greet(ConnId),
     ToNode(ConnId, Vec<u8>),
     ToEngine(ConnId, Vec<u8>),
@@ -64,6 +105,11 @@ enum Happening {
     /// The node learns that a connection is over.
     Lost(ConnId),
     Closed(ConnId, Cause),
+    /// A batch of a producer has its outcome.
+    Outcome(ConnId, u64, u64, Box<ReplyBody>),
+    Clocks,
+    Endpoints,
+    Transactions,
     Publish,
     Fault,
     Act,
@@ -99,6 +145,8 @@ pub struct World {
     pub cluster: Cluster,
     links: BTreeMap<ConnId, Link>,
     pub host: Host,
+    pub workers: Workers,
+    pub mix: Mix,
     /// When each request was sent, counted over all of them.
     pub order: HashMap<(ConnId, u64), u64>,
     pub sent: u64,
@@ -137,6 +185,11 @@ impl World {
         });
         let rough = rng.chance(80.0);
         let scale = if rough { 1.0 } else { 0.1 };
+        let mix = Mix {
+            clocks: rng.chance(60.0),
+            endpoints: rng.chance(60.0),
+            transactions: rng.chance(60.0),
+        };
         Self {
             seed,
             verbose,
@@ -160,6 +213,8 @@ impl World {
             cluster: Cluster::new(nodes),
             links: BTreeMap::new(),
             host: Host::default(),
+            workers: Workers::default(),
+            mix,
             order: HashMap::new(),
             sent: 0,
             ended: HashMap::new(),
@@ -189,7 +244,7 @@ impl World {
         self.trace.push_back(line);
     }
 
-    fn at(&mut self, time: u64, what: Happening) {
+    pub fn at(&mut self, time: u64, what: Happening) {
         self.sequence += 1;
         self.agenda.insert((time, self.sequence), what);
     }
@@ -199,6 +254,9 @@ impl World {
         self.connect();
         self.at(self.now, Happening::Publish);
         self.at(self.now + 10 * MS, Happening::Act);
+        self.at(self.now + 20 * MS, Happening::Clocks);
+        self.at(self.now + 30 * MS, Happening::Endpoints);
+        self.at(self.now + 40 * MS, Happening::Transactions);
         self.at(self.now + 200 * MS, Happening::Fault);
         self.until(self.now + span);
         self.note(|| "---- the faults cease".into());
@@ -248,6 +306,18 @@ impl World {
             Happening::Answered(conn, id, body) => self.answered(conn, id, body.map(|body| *body)),
             Happening::Lost(conn) => self.lost_by_node(conn),
             Happening::Closed(conn, cause) => self.closed(conn, cause),
+            Happening::Outcome(conn, wire, id, body) => {
+                self.outcome_of_batch(conn, wire, id, *body);
+            }
+            Happening::Clocks => self.move_clocks(),
+            Happening::Endpoints => self.move_endpoints(),
+            Happening::Transactions => {
+                if !self.calm {
+                    self.cluster.disturb_transaction(&mut self.rng);
+                    let wait = self.rng.within(100 * MS, 3 * SEC);
+                    self.at(self.now + wait, Happening::Transactions);
+                }
+            }
             Happening::Publish => self.publish(),
             Happening::Fault => self.fault(),
             Happening::Act => {
@@ -262,10 +332,7 @@ impl World {
                 self.engine.wake(self.time());
                 self.pump();
                 let due = self.engine.wakeup().is_some_and(|at| at <= self.now);
-                assert!(
-                    !due || std::env::var("NERVIX_X2").is_ok(),
-                    "woken in vain: a wake-up that stays due"
-                );
+                assert!(!due, "woken in vain: a wake-up that stays due");
             }
         }
     }
@@ -280,6 +347,19 @@ impl World {
                     let message = message.unwrap();
                     self.note(|| format!("{conn:?} > {message:?}"));
                     self.sent += 1;
+                    self.endpoint_sent(conn, message.request_id, &message.request);
+                    if let ClientRequest::AttachDomainClockRequest(attach) = &message.request {
+                        let domain = &attach.domain;
+                        assert!(
+                            self.runs_attach(domain) || !self.watch.is_detaching(domain),
+                            "an attach of its own while a detach is unanswered (K-1)"
+                        );
+                    }
+                    if let ClientRequest::CommandRequest(command) = &message.request {
+                        let reference = &command.execution_reference;
+                        let meant = self.watch.meant[reference].clone();
+                        self.cluster.meant.insert(reference.clone(), meant);
+                    }
                     self.order.insert((conn, message.request_id), self.sent);
                     self.counts.frames_to_nodes += 1;
                     let delay = self.delay();
@@ -312,14 +392,7 @@ impl World {
         } else {
             self.rng.within(0, 2 * MS)
         };
-        let wake = wake.max(
-            self.now
-                + if std::env::var("NERVIX_X2").is_ok() {
-                    MS
-                } else {
-                    1
-                },
-        ) + late;
+        let wake = wake.max(self.now + 1) + late;
         if self.wake_at.is_none_or(|at| wake < at) {
             self.wake_at = Some(wake);
             self.at(wake, Happening::Wake);
@@ -383,16 +456,8 @@ impl World {
         if self.links[&conn].dead {
             return;
         }
-        self.cluster.sessions.insert(
-            conn,
-            Session {
-                node,
-                subs: BTreeMap::new(),
-                waiting: BTreeMap::new(),
-                serving: BTreeMap::new(),
-                lane_free: self.now,
-            },
-        );
+        let session = Session::new(node, self.now);
+        self.cluster.sessions.insert(conn, session);
         let first = leadership(self.cluster.leadership(node));
         let second = domains(&["d0", "d1"]);
         let second = if self.seed.is_multiple_of(2) {
@@ -468,6 +533,10 @@ impl World {
                 }
             }
         }
+        if let (Ok(message), false) = (&message, finished) {
+            self.endpoint_told(conn, message);
+            self.clock_told(message);
+        }
         self.watch.input(&input);
         self.engine.input(self.time(), input);
         self.pump();
@@ -502,6 +571,10 @@ impl World {
                 if !*answered && self.rng.chance(50.0) {
                     *answered = true;
                     frames.push(reply(target, cancelled(CancellationStage::AfterAdmission)));
+                    // An attach answered so attaches nothing (K-1).
+                    if let Some(domain) = session.attaching.remove(&target) {
+                        session.clocks.remove(&domain);
+                    }
                 }
                 CancelState::Requested
             } else {
@@ -516,10 +589,7 @@ impl World {
             }
             return;
         }
-        let ordered = !matches!(
-            message.request,
-            ClientRequest::SuggestRequest(_) | ClientRequest::ListDomainsRequest
-        );
+        let ordered = is_ordered(&message.request);
         let at = if ordered {
             session.lane_free = session.lane_free.max(self.now) + service;
             session.lane_free
@@ -530,6 +600,24 @@ impl World {
         self.at(at, Happening::Serve(conn, id));
     }
 
+    /// A domain's clock is followed no more by the server's word.
+    fn clock_told(&mut self, message: &ServerMessage) {
+        match &message.body {
+            ServerBody::DomainClockAttachmentEnded(ended) => {
+                self.watch.disowned_clock(&ended.domain);
+            }
+            ServerBody::Reply(Reply {
+                body:
+                    ReplyBody::DomainClockAttachOutcome(DomainClockAttachOutcome {
+                        disposition: DomainClockAttachDisposition::DomainNotFound(gone),
+                        ..
+                    }),
+                ..
+            }) => self.watch.disowned_clock(&gone.domain),
+            _ => {}
+        }
+    }
+
     fn serve(&mut self, conn: ConnId, id: u64) {
         let Some(session) = self.cluster.sessions.get_mut(&conn) else {
             return;
@@ -537,10 +625,31 @@ impl World {
         let Some(request) = session.waiting.remove(&id) else {
             return;
         };
-        session.serving.insert(id, false);
+        if self.serve_endpoint(conn, id, &request) {
+            return;
+        }
+        session_of(&mut self.cluster, conn)
+            .serving
+            .insert(id, false);
+        let attaches = match &request {
+            ClientRequest::AttachDomainClockRequest(attach) => Some(attach.domain.clone()),
+            _ => None,
+        };
         let answer = self
             .cluster
             .serve(&mut self.rng, &self.odds, self.now, conn, id, request);
+        if let (Some(domain), Some(ReplyBody::DomainClockAttachOutcome(outcome))) =
+            (attaches, &answer.body)
+        {
+            if matches!(
+                outcome.disposition,
+                DomainClockAttachDisposition::DomainClockAttached(_)
+            ) {
+                session_of(&mut self.cluster, conn)
+                    .attaching
+                    .insert(id, domain);
+            }
+        }
         if answer.delay > 0 {
             let session = self.cluster.sessions.get_mut(&conn).unwrap();
             session.lane_free = session.lane_free.max(self.now + answer.delay);
@@ -567,6 +676,7 @@ impl World {
         };
         let is_opening = matches!(&body, ReplyBody::SubscribeOutcome(outcome)
             if matches!(outcome.disposition, SubscribeDisposition::SubscriptionOpened(_)));
+        let attached = session_of(&mut self.cluster, conn).attaching.remove(&id);
         let name = match &body {
             ReplyBody::SubscribeOutcome(SubscribeOutcome {
                 disposition: SubscribeDisposition::SubscriptionOpened(opened),
@@ -578,7 +688,11 @@ impl World {
             let size = self.rng.within(20, 200) as usize;
             let parts = encode_server_reply_parts(&reply_message(id, body), size).unwrap();
             // Rows must not overtake the reply that opens their subscription, so those parts go out at once.
-            let spread = if is_opening { 0 } else { 20 * MS };
+            let spread = if is_opening || attached.is_some() {
+                0
+            } else {
+                20 * MS
+            };
             let mut at = self.now;
             for part in parts {
                 at += self.rng.within(0, spread + 1);
@@ -586,6 +700,9 @@ impl World {
             }
         } else {
             self.at(self.now, Happening::Put(conn, vec![reply(id, body)]));
+        }
+        if let Some(domain) = attached {
+            self.first_tick(conn, &domain);
         }
         if is_opening {
             // Rows follow the reply immediately (S-2).
@@ -652,13 +769,28 @@ impl World {
         // What the node had received it may still do, and nobody hears of it.
         let waiting = std::mem::take(&mut session.waiting);
         for (id, request) in waiting {
-            if self.rng.chance(50.0) {
-                let _ = self
-                    .cluster
-                    .serve(&mut self.rng, &self.odds, self.now, conn, id, request);
+            if !self.rng.chance(50.0) {
+                continue;
+            }
+            match &request {
+                ClientRequest::SubmitBatchRequest(submit) => self.late_batch(conn, submit),
+                ClientRequest::SettleEmitterBatchRequest(settle) => {
+                    self.settle_batch(conn, settle);
+                }
+                request if is_of_endpoint(request) => {}
+                _ => {
+                    let _ =
+                        self.cluster
+                            .serve(&mut self.rng, &self.odds, self.now, conn, id, request);
+                }
             }
         }
+        self.cluster.release_endpoints(conn);
+        self.cluster.unbind(conn);
         self.cluster.sessions.remove(&conn);
+        for name in ["e0", "e1"] {
+            self.serve_reads(name);
+        }
         for stream in &mut self.cluster.streams {
             stream.ended |= stream.conn == conn;
         }
@@ -792,4 +924,30 @@ impl World {
             }
         }
     }
+}
+
+fn session_of(cluster: &mut Cluster, conn: ConnId) -> &mut Session {
+    cluster.sessions.get_mut(&conn).unwrap()
+}
+
+fn is_of_endpoint(request: &ClientRequest) -> bool {
+    matches!(
+        request,
+        ClientRequest::OpenIngestorRequest(_)
+            | ClientRequest::SubmitBatchRequest(_)
+            | ClientRequest::CloseIngestorRequest(_)
+            | ClientRequest::OpenEmitterRequest(_)
+            | ClientRequest::ReadEmitterBatchRequest(_)
+            | ClientRequest::SettleEmitterBatchRequest(_)
+            | ClientRequest::CloseEmitterRequest(_)
+    )
+}
+
+/// Whether the ordered lane serves it.
+fn is_ordered(request: &ClientRequest) -> bool {
+    !is_of_endpoint(request)
+        && !matches!(
+            request,
+            ClientRequest::SuggestRequest(_) | ClientRequest::ListDomainsRequest
+        )
 }

@@ -8,8 +8,12 @@
 )]
 
 mod arrow;
+mod batches;
 mod calls;
+mod clocks;
+mod endpoints;
 mod events;
+mod fields;
 mod objects;
 mod rows;
 

@@ -749,6 +749,11 @@ impl Cluster {
         })
     }
 
+    /// Forgets what endpoints were to answer.
+    pub fn forget_answers(self: &Arc<Self>) {
+        self.change(|state| state.world.forget_forced());
+    }
+
     /// Makes an endpoint answer the next request of a kind so.
     pub fn force_at(self: &Arc<Self>, domain: &str, endpoint: &str, forced: &ForcedAt) {
         self.change(|state| match forced {

@@ -7,7 +7,7 @@ use nervix_wire::types::{
 };
 use serde_json::{json, Value};
 
-use super::{Control, Done, Fields, Problem};
+use super::{deed, silently, Control, Fields, Problem, Read};
 use crate::answers::{self, pick};
 use crate::cluster::ForcedAt;
 use crate::faults::Forced;
@@ -16,39 +16,45 @@ use crate::faults::Forced;
 const PERIOD_NANOS: u64 = 100_000_000;
 
 impl Control {
-    pub(super) fn suspend(&self, fields: &mut Fields, suspended: bool) -> Done {
+    pub(super) fn suspend(&self, fields: &mut Fields, suspended: bool) -> Read<'_> {
         let (domain, ingestor) = (
             fields.needed_text("domain")?,
             fields.needed_text("ingestor")?,
         );
-        if !self.cluster.suspend_ingestor(&domain, &ingestor, suspended) {
-            return Err(Problem::Bad(format!(
-                "`{domain}` has no ingestor `{ingestor}` for clients that this can be done to"
-            )));
-        }
-        Ok(json!({}))
+        deed(move || {
+            if !self.cluster.suspend_ingestor(&domain, &ingestor, suspended) {
+                return Err(Problem::Bad(format!(
+                    "`{domain}` has no ingestor `{ingestor}` for clients that this can be done to"
+                )));
+            }
+            Ok(json!({}))
+        })
     }
 
-    pub(super) fn end_producer(&self, fields: &mut Fields) -> Done {
+    pub(super) fn end_producer(&self, fields: &mut Fields) -> Read<'_> {
         let name = fields
             .text("reason")?
             .unwrap_or_else(|| "OwnerLost".to_owned());
         let reason = pick(&name, answers::END_REASONS)?;
         let producer = fields.number("producer")?;
         let scope = self.scope(fields, None)?;
-        let ended = self.cluster.end_producers(&scope, producer, reason);
-        Ok(json!({ "producers": ended }))
+        deed(move || {
+            let ended = self.cluster.end_producers(&scope, producer, reason);
+            Ok(json!({ "producers": ended }))
+        })
     }
 
-    pub(super) fn end_consumer(&self, fields: &mut Fields) -> Done {
+    pub(super) fn end_consumer(&self, fields: &mut Fields) -> Read<'_> {
         let consumer = fields.number("consumer")?;
         let scope = self.scope(fields, None)?;
-        let ended = self.cluster.end_consumers(&scope, consumer);
-        Ok(json!({ "consumers": ended }))
+        deed(move || {
+            let ended = self.cluster.end_consumers(&scope, consumer);
+            Ok(json!({ "consumers": ended }))
+        })
     }
 
     /// Arms an answer for requests in a scope, or for those that reach one endpoint.
-    pub(super) fn answer_with(&self, fields: &mut Fields) -> Done {
+    pub(super) fn answer_with(&self, fields: &mut Fields) -> Read<'_> {
         let kind = fields.needed_text("kind")?;
         let name = fields.needed_text("with")?;
         let message = fields
@@ -68,8 +74,7 @@ impl Control {
         let Some(endpoint) = endpoint else {
             let execute = fields.flag("execute")?.unwrap_or(false);
             let rule = self.rule(fields, Some(kind), Forced { body, execute })?;
-            self.cluster.faults.arm_forced(rule);
-            return Ok(json!({}));
+            return silently(move || self.cluster.faults.arm_forced(rule));
         };
         let domain = domain.ok_or_else(|| "the endpoint's `domain` is needed".to_owned())?;
         let count = fields.number("count")?.unwrap_or(1);
@@ -90,13 +95,14 @@ impl Control {
                 )))
             }
         };
-        for _ in 0..count {
-            self.cluster.force_at(&domain, &endpoint, &forced);
-        }
-        Ok(json!({}))
+        silently(move || {
+            for _ in 0..count {
+                self.cluster.force_at(&domain, &endpoint, &forced);
+            }
+        })
     }
 
-    pub(super) fn describe_otherwise(&self, fields: &mut Fields) -> Done {
+    pub(super) fn describe_otherwise(&self, fields: &mut Fields) -> Read<'_> {
         let change = pick(&fields.needed_text("change")?, answers::CHANGES)?;
         let kind = match fields.needed_text("kind")?.as_str() {
             kind @ ("OpenIngestorRequest" | "OpenEmitterRequest") => kind.to_owned(),
@@ -107,23 +113,24 @@ impl Control {
             }
         };
         let rule = self.rule(fields, Some(kind), change)?;
-        self.cluster.faults.arm_change(rule);
-        Ok(json!({}))
+        silently(move || self.cluster.faults.arm_change(rule))
     }
 
-    pub(super) fn clock_installed(&self, fields: &mut Fields) -> Done {
+    pub(super) fn clock_installed(&self, fields: &mut Fields) -> Read<'_> {
         let domain = fields.needed_text("domain")?;
         let installed = fields
             .flag("installed")?
             .ok_or_else(|| "the body needs `installed`".to_owned())?;
-        if !self.cluster.set_clock_installed(&domain, installed) {
-            return Err(Problem::Bad(format!("there is no domain `{domain}`")));
-        }
-        Ok(json!({}))
+        deed(move || {
+            if !self.cluster.set_clock_installed(&domain, installed) {
+                return Err(Problem::Bad(format!("there is no domain `{domain}`")));
+            }
+            Ok(json!({}))
+        })
     }
 
     /// Sends a frame about a clock, whether it is true or not.
-    pub(super) fn clock_frame(&self, fields: &mut Fields) -> Done {
+    pub(super) fn clock_frame(&self, fields: &mut Fields) -> Read<'_> {
         let domain = fields.needed_text("domain")?;
         let installed = self.cluster.clock_of(&domain);
         let (installed_generation, paced) = match installed {
@@ -199,7 +206,7 @@ impl Control {
     }
 
     /// Sends a frame about a producer, whether there is one or not.
-    pub(super) fn producer_frame(&self, fields: &mut Fields) -> Done {
+    pub(super) fn producer_frame(&self, fields: &mut Fields) -> Read<'_> {
         let producer = fields.needed_number("producer")?;
         let admission = |admission| {
             ServerBody::ProducerAdmissionChanged(ProducerAdmissionChanged {
@@ -229,7 +236,7 @@ impl Control {
         self.send_frame(fields, body)
     }
 
-    fn send_frame(&self, fields: &mut Fields, body: ServerBody) -> Done {
+    fn send_frame(&self, fields: &mut Fields, body: ServerBody) -> Read<'_> {
         // What a client must refuse is encoded too, as far as the encoder goes.
         let frame = self.cluster.frame(body);
         if frame.bytes.is_empty() {
@@ -238,7 +245,7 @@ impl Control {
             ));
         }
         let scope = self.scope(fields, None)?;
-        Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) }))
+        deed(move || Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) })))
     }
 }
 

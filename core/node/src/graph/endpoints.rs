@@ -752,6 +752,15 @@ impl World {
         force(forced, domain, emitter, settlement);
     }
 
+    /// Whatever was decided beforehand is decided no longer.
+    pub fn forget_forced(&mut self) {
+        let endpoints = &mut self.endpoints;
+        endpoints.forced_producer_refusals.clear();
+        endpoints.forced_consumer_refusals.clear();
+        endpoints.forced_submissions.clear();
+        endpoints.forced_settlements.clear();
+    }
+
     /// Ends a producer: its admitted batches become OutcomeUnknown first.
     pub fn end_producer(
         &mut self,

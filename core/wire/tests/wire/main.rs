@@ -11,6 +11,7 @@ mod fixtures;
 mod frames;
 mod hostile;
 mod layout;
+mod placement;
 mod repairs;
 mod rows;
 // Not every type is sampled on its own.
