@@ -6,16 +6,22 @@ use nervix_wire::types::*;
 
 use crate::bench::Bench;
 use crate::common::frames::*;
+use crate::common::watch::GivenParts;
 
 const REFERENCE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 fn prepare(bench: &mut Bench, query: &str, given: Given) -> Result<ExecutionId, ErrorKind> {
     let now = bench.time();
-    bench
+    let parts = GivenParts {
+        position: given.position.is_some(),
+        preview: given.preview.is_some(),
+    };
+    let (id, reference) = bench
         .engine
         .prepare_with(now, query, [7; 10], given)
-        .map(|(id, _)| id)
-        .map_err(|error| error.kind)
+        .map_err(|error| error.kind)?;
+    bench.watch.given.insert(reference.to_string(), parts);
+    Ok(id)
 }
 
 // rule: E-2, E-3
