@@ -23,6 +23,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for other, what in (("ctypes", "read column by column with ctypes"), ("ctypes to Arrow", "the same, then made Arrow")):
             if theirs := MEANS.get(f"{name}: {other}"):
                 terminalreporter.write_line(f"  {what}: {ROWS[name] / theirs:,.0f} rows/s, ratio {theirs / ours:.2f}")
+    for name in sorted(ROWS):
+        ours, flight = MEANS.get(f"{name}: there and back"), MEANS.get(f"{name}: flight")
+        if ours and flight:
+            terminalreporter.write_line(
+                f"{name} rows submitted, consumed, acknowledged: {ROWS[name] / ours:,.0f} rows/s;"
+                f" Arrow Flight do_put and do_get: {ROWS[name] / flight:,.0f} rows/s, ratio of ours to theirs {flight / ours:.2f}"
+            )
+        read, opened = MEANS.get(f"{name}: delivery"), MEANS.get(f"{name}: open_stream")
+        if read and opened:
+            terminalreporter.write_line(
+                f"{name} delivery to pyarrow: {read * 1e6:,.0f} us; open_stream and validate(full=True): {opened * 1e6:,.0f} us,"
+                f" ratio {read / opened:.2f}"
+            )
+    if (growth := MEANS.get("growth")) is not None:
+        terminalreporter.write_line(f"a consumer held for 1,000,000 rows: {growth / 1024:+,.0f} KiB")
     command, echo = MEANS.get("command"), MEANS.get("echo")
     if command and echo:
         terminalreporter.write_line(

@@ -244,10 +244,10 @@ impl Clocks {
         let Some(clock) = self.of(domain, conn) else {
             return;
         };
+        let early = clock.early.take();
         if clock.clock.generation != observed.generation || !is_paced(&observed) {
             clock.forget_tick();
         }
-        let early = clock.early.take();
         clock.clock = observed;
         clock.unread.state = true;
         if let Some((generation, tick)) = early {

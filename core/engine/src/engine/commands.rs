@@ -398,6 +398,9 @@ impl Engine {
                     self.settle(execution, local(Disposition::Failed, message));
                     return true;
                 };
+                if self.awaits_clock_command(execution, &domain, &route) {
+                    return false;
+                }
                 if route == Route::AttachClock {
                     let request = AttachDomainClockRequest { domain };
                     (
@@ -459,6 +462,20 @@ impl Engine {
                 true
             }
         }
+    }
+
+    /// Whether the answer to another attach or detach of the domain, one that nobody waits for any more, must come first: two on
+    /// one session are answered in their order, on two sessions they are not, and an attach would be taken for what a detach
+    /// before it ends (K-1).
+    fn awaits_clock_command(&self, execution: ExecutionId, domain: &str, route: &Route) -> bool {
+        self.executions.iter().any(|(id, other)| {
+            let detaches = other.route == Some(Route::DetachClock);
+            *id != execution
+                && other.flight.is_some()
+                && (detaches || other.route == Some(Route::AttachClock))
+                && other.domain.as_deref() == Some(domain)
+                && (other.flight != self.current || (detaches && *route == Route::AttachClock))
+        })
     }
 
     /// What deleting a subscription needs now (S-4, S-6, S-7).

@@ -70,10 +70,16 @@ impl Engine {
                 .executions
                 .get(&execution)
                 .and_then(|held| held.cause.clone());
-            let (kind, text) = cause.unwrap_or((
-                ErrorKind::Connect,
-                "no session was open within the retry timeout".to_owned(),
-            ));
+            let waits = self
+                .executions
+                .get(&execution)
+                .is_some_and(|held| held.flight.is_some());
+            let text = if waits {
+                "no answer came within the retry timeout"
+            } else {
+                "no session was open within the retry timeout"
+            };
+            let (kind, text) = cause.unwrap_or((ErrorKind::Connect, text.to_owned()));
             // Its last cause may be one that an execute never ends with by itself.
             let kind = match kind {
                 ErrorKind::Connect | ErrorKind::Protocol => kind,

@@ -54,6 +54,8 @@ pub struct Watch {
     pub kept: BTreeSet<String>,
     /// And clocks.
     pub kept_clocks: BTreeSet<String>,
+    /// Clocks that some session held already when they were attached, so that no state needs to follow.
+    pub already_attached: BTreeSet<String>,
     /// The accepted operations of each transaction, as the newest status that arrived says.
     positions: HashMap<String, u64>,
     /// What the newest admission of each would commit.
@@ -339,6 +341,18 @@ impl Watch {
                 Some(ClientRequest::AttachTransactionRequest(_)),
                 ReplyBody::AttachOutcome(AttachOutcome { .. }),
             ) => watched.bound = None,
+            (
+                Some(ClientRequest::AttachDomainClockRequest(attach)),
+                ReplyBody::DomainClockAttachOutcome(outcome),
+            ) => match outcome.disposition {
+                DomainClockAttachDisposition::DomainNotFound(_) => {
+                    self.disowned_clock(&attach.domain);
+                }
+                DomainClockAttachDisposition::DomainClockAlreadyAttached(_) => {
+                    self.already_attached.insert(attach.domain);
+                }
+                _ => {}
+            },
             (Some(ClientRequest::CommandRequest(command)), ReplyBody::CommandOutcome(outcome)) => {
                 let done = matches!(outcome.disposition, CommandDisposition::CommandCompleted(_));
                 match (&*verb(&command.query), &outcome.disposition) {

@@ -324,6 +324,7 @@ fn a_tick_is_never_handed_out_before_its_generations_clock() {
     bench.no_clock_event();
     assert_eq!(tick_read(&bench), None);
     bench.frame(conn, clock_observed("d", clock(8, paced())));
+    assert_eq!(tick_read(&bench), Some(4), "it waited for its clock");
     bench.frame(conn, clock_ticked("d", 8, 5));
     assert_eq!(*state_of(&bench.clock_event()), clock(8, paced()));
     assert_eq!(tick_of(&bench.clock_event()), (8, 5));
@@ -1122,5 +1123,215 @@ proptest! {
             (i128::from(other) - center(index)).unsigned_abs() <= u128::from(skew)
         });
         prop_assert_eq!(clock.admits(utc, other), Ok(admitted));
+    }
+}
+
+// ---- the queue of events, against a model of it
+
+/// What may happen to a followed clock.
+#[derive(Debug, Clone)]
+enum Step {
+    Observed { newer: bool, paced: bool },
+    Ticked { ahead: u64, generations: i8 },
+    Lost,
+    Restored { newer: bool, paced: bool },
+    AlreadyAttached,
+    Refused,
+    Read,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => (any::<bool>(), prop::bool::weighted(0.8))
+            .prop_map(|(newer, paced)| Step::Observed { newer, paced }),
+        5 => (0u64..4, prop_oneof![6 => Just(0i8), 1 => Just(-1), 1 => Just(1)])
+            .prop_map(|(ahead, generations)| Step::Ticked { ahead, generations }),
+        1 => Just(Step::Lost),
+        3 => (any::<bool>(), prop::bool::weighted(0.8))
+            .prop_map(|(newer, paced)| Step::Restored { newer, paced }),
+        1 => Just(Step::AlreadyAttached),
+        1 => Just(Step::Refused),
+        4 => Just(Step::Read),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// A clock as its host must find it, and what it has not read.
+struct Model {
+    clock: DomainClockObservation,
+    tick: Option<u64>,
+    /// A tick of a generation that was not observed yet.
+    early: Option<(u64, u64)>,
+    attached: bool,
+    gap: bool,
+    refused: bool,
+    state: bool,
+    unread: bool,
+}
+
+impl Model {
+    fn is_paced(&self) -> bool {
+        matches!(
+            self.clock.state,
+            DomainClockObservedState::PacedDomainClock(_)
+        )
+    }
+
+    fn next(&self, newer: bool, is_paced: bool) -> DomainClockObservation {
+        let state = if is_paced {
+            paced()
+        } else {
+            DomainClockObservedState::StoppedDomainClock
+        };
+        clock(self.clock.generation + u64::from(newer), state)
+    }
+
+    fn install(&mut self, observed: DomainClockObservation) {
+        let same = self.clock.generation == observed.generation;
+        let early = self.early.take();
+        self.clock = observed;
+        if !same || !self.is_paced() {
+            (self.tick, self.unread) = (None, false);
+        }
+        self.state = true;
+        match early {
+            Some((generation, id)) if generation == self.clock.generation && self.is_paced() => {
+                (self.tick, self.unread) = (Some(id), true);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that is unread, in its order.
+    fn take(&mut self) -> Vec<String> {
+        let mut events = Vec::new();
+        if std::mem::take(&mut self.gap) {
+            events.push("gap".to_owned());
+        }
+        if std::mem::take(&mut self.refused) {
+            events.push("refused".to_owned());
+        }
+        if std::mem::take(&mut self.state) {
+            events.push(format!("state {:?}", self.clock));
+        }
+        if std::mem::take(&mut self.unread) {
+            events.push(format!(
+                "tick {} of {}",
+                self.tick.unwrap(),
+                self.clock.generation
+            ));
+        }
+        events
+    }
+}
+
+fn told(events: &[ClockEvent]) -> Vec<String> {
+    events
+        .iter()
+        .map(|event| match &event.kind {
+            ClockEventKind::Interrupted => "gap".to_owned(),
+            ClockEventKind::RestorationFailed => "refused".to_owned(),
+            ClockEventKind::State(clock) => format!("state {clock:?}"),
+            ClockEventKind::Tick { generation, tick } => {
+                format!("tick {} of {generation}", tick.id)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    // rule: K-2, K-3, K-5, B-9, B-11
+    #[test]
+    fn what_is_unread_of_a_clock_is_what_the_model_says(steps in steps()) {
+        let (mut bench, mut conn) = following();
+        let mut model = Model {
+            clock: clock(7, paced()),
+            tick: None,
+            early: None,
+            attached: true,
+            gap: false,
+            refused: false,
+            state: false,
+            unread: false,
+        };
+        for step in steps {
+            match step {
+                Step::Observed { newer, paced } if model.attached => {
+                    let observed = model.next(newer, paced);
+                    bench.frame(conn, clock_observed("d", observed.clone()));
+                    model.install(observed);
+                }
+                Step::Ticked { ahead, generations } if model.attached => {
+                    let generation = model.clock.generation.saturating_add_signed(generations.into());
+                    let id = (model.tick.unwrap_or(0) + ahead).max(1);
+                    bench.frame(conn, clock_ticked("d", generation, id));
+                    // Of a later generation it waits until that one is observed.
+                    if generation == model.clock.generation
+                        && model.is_paced()
+                        && model.tick.is_none_or(|last| id > last)
+                    {
+                        (model.tick, model.unread) = (Some(id), true);
+                    } else if generation > model.clock.generation {
+                        model.early = Some((generation, id));
+                    }
+                }
+                Step::Lost => {
+                    let held = model.attached;
+                    bench.lose(conn);
+                    bench.suggest("S");
+                    conn = bench.reconnected();
+                    if held {
+                        (model.gap, model.refused, model.state) = (true, false, false);
+                    }
+                    (model.tick, model.unread, model.early) = (None, false, None);
+                    model.attached = false;
+                }
+                Step::Restored { .. } | Step::AlreadyAttached | Step::Refused if !model.attached => {
+                    let attach = loop {
+                        let sent = bench.quiet(conn, 100 * MS);
+                        let attach = sent.iter().find(|message| {
+                            matches!(message.request, ClientRequest::AttachDomainClockRequest(_))
+                        });
+                        for message in &sent {
+                            if let ClientRequest::SuggestRequest(_) = message.request {
+                                bench.reply(conn, message.request_id, suggestions(&["x"]));
+                            }
+                        }
+                        if let Some(attach) = attach {
+                            break attach.request_id;
+                        }
+                    };
+                    match step {
+                        Step::Restored { newer, paced } => {
+                            let observed = model.next(newer, paced);
+                            bench.reply(conn, attach, clock_attached("d", observed.clone()));
+                            model.install(observed);
+                            model.attached = true;
+                        }
+                        Step::AlreadyAttached => {
+                            bench.reply(conn, attach, clock_already_attached("d"));
+                            model.attached = true;
+                        }
+                        _ => {
+                            bench.reply(conn, attach, clock_attach_failed("not now"));
+                            model.refused = true;
+                        }
+                    }
+                }
+                Step::Read => {
+                    let events = bench.clock_events();
+                    prop_assert_eq!(told(&events), model.take());
+                }
+                _ => {}
+            }
+            let read = bench.engine.domain_clock("d").unwrap();
+            prop_assert_eq!(&read.clock, &model.clock);
+            prop_assert_eq!(read.tick.map(|tick| tick.id), model.tick);
+        }
+        let events = bench.clock_events();
+        prop_assert_eq!(told(&events), model.take());
     }
 }

@@ -485,7 +485,7 @@ fn a_batch_sent_again_holds_its_credit_meanwhile() {
     assert!(bench.is_waiting(third));
 }
 
-// rule: P-6, SM-4
+// rule: P-6, SM-5
 #[test]
 fn nothing_new_is_sent_while_admission_is_suspended() {
     let (mut bench, conn, producer, wire) = producing();
@@ -516,7 +516,7 @@ fn nothing_new_is_sent_while_admission_is_suspended() {
     assert_eq!(bench.engine.pending(producer)[0].0, second);
 }
 
-// rule: P-6, SM-4
+// rule: P-6, SM-5
 #[test]
 fn an_end_is_final_or_a_restoration() {
     let over = [
@@ -631,7 +631,7 @@ fn a_stopped_submit_submitted_nothing() {
     assert_eq!(bench.batch(conn).2, content(3));
 }
 
-// rule: P-8, SM-4, SM-5
+// rule: P-8, SM-5
 #[test]
 fn a_close_waits_for_every_outcome_and_its_reply() {
     let (mut bench, conn, producer, wire) = producing();
@@ -796,7 +796,7 @@ fn credit_is_whole_again_after_a_restoration() {
     }
 }
 
-// rule: P-8, SM-4
+// rule: P-8, SM-5
 #[test]
 fn an_endpoint_that_changed_needs_a_new_producer() {
     type Change = fn(&mut ProducerOpened);

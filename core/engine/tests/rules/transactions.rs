@@ -1,4 +1,4 @@
-//! Transactions, L-3, D-1, D-5, E-2, E-6, E-7, SM-2, and what waits while one is held.
+//! Transactions, L-3, D-1, D-5, E-2, E-6, E-7, SM-3, and what waits while one is held.
 
 use nervix_engine::{
     Call, CallId, ConnId, Decision, Disposition, EndpointState, ErrorKind, EventKind, OpenRefusal,
@@ -469,7 +469,7 @@ fn the_end_of_a_session_is_a_reset() {
     bench.sends_nothing(conn);
 }
 
-// rule: X-8, SM-2
+// rule: X-8, SM-3
 #[test]
 fn a_transaction_that_expired_is_held_no_more() {
     let (mut bench, conn) = holding();
@@ -495,7 +495,7 @@ fn a_transaction_that_expired_is_held_no_more() {
     }
 }
 
-// rule: E-6, SM-2
+// rule: E-6, SM-3
 #[test]
 fn a_transaction_taken_over_is_never_attached_back() {
     let (mut bench, conn) = holding();
@@ -559,7 +559,7 @@ fn a_conflict_of_positions_is_told_and_never_repeated() {
     assert!(is_held(&mut bench));
 }
 
-// rule: SM-2, X-3
+// rule: SM-3, X-3
 #[test]
 fn commits_and_reverts_end_the_holding_by_their_outcome() {
     let ends: [(&str, TransactionState); 3] = [
@@ -603,7 +603,7 @@ fn commits_and_reverts_end_the_holding_by_their_outcome() {
     }
 }
 
-// rule, SM-2
+// rule, SM-3
 #[test]
 fn an_end_that_fails_for_no_told_reason_asks_whether_it_is_over() {
     for query in ["COMMIT;", "REVERT;"] {
@@ -628,7 +628,7 @@ fn an_end_that_fails_for_no_told_reason_asks_whether_it_is_over() {
     }
 }
 
-// rule: X-1, SM-2
+// rule: X-1, SM-3
 #[test]
 fn a_begin_that_failed_holds_nothing() {
     let (mut bench, conn) = Bench::connected();

@@ -182,8 +182,9 @@ impl World {
         let domain = DOMAINS[self.rng.index(2)];
         match self.rng.within(0, 60) {
             0 => self.set_running(domain, false),
+            1 | 6 if domain == "d1" => self.set_running(domain, false),
             1..=3 => self.set_running(domain, true),
-            4 if domain == "d1" => {
+            4 | 7 if domain == "d1" => {
                 // The domain goes, and comes again later.
                 let clock = self.cluster.clocks.get_mut(domain).unwrap();
                 clock.exists = !clock.exists;
@@ -258,7 +259,14 @@ impl World {
                 known.clock = Some(clock);
             }
             ClockEventKind::Tick { generation, tick } => {
-                assert!(!known.gap, "a tick from before a gap, or of no known clock");
+                assert!(
+                    !known.gap || self.watch.already_attached.contains(&domain),
+                    "a tick from before a gap, or of no known clock (K-5)"
+                );
+                if known.gap {
+                    known.tick = 0;
+                }
+                known.gap = false;
                 if let Some(clock) = &known.clock {
                     assert!(
                         running || (clock.generation == generation && is_paced(clock)),

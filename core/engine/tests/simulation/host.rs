@@ -281,7 +281,7 @@ impl World {
         if self.mix.endpoints && self.rng.chance(50.0) {
             return self.work();
         }
-        if self.mix.clocks && self.rng.chance(20.0) {
+        if self.mix.clocks && self.rng.chance(30.0) {
             return self.follow();
         }
         if self.mix.transactions && self.rng.chance(15.0) {
@@ -804,6 +804,17 @@ impl World {
         }
     }
 
+    /// Leaves whatever transaction is held.
+    fn revert(&mut self) {
+        let revert = self.prepare(Kind::Revert);
+        for _ in 0..3 {
+            if self.host.prepared[revert].outcome.is_none() {
+                self.start(What::Execute(revert));
+                self.read_for(4 * SEC);
+            }
+        }
+    }
+
     /// After the last fault: everything unfinished finishes, and what is kept is there.
     pub fn settle(&mut self) {
         let enough = 2 * self.request_timeout + self.retry_timeout + 15 * SEC;
@@ -822,17 +833,19 @@ impl World {
             if self.host.prepared[index].outcome.is_none() {
                 if self.mix.transactions {
                     // Whatever is held belongs to another command than this one.
-                    let revert = self.prepare(Kind::Revert);
-                    self.start(What::Execute(revert));
-                    self.read_for(4 * SEC);
+                    self.revert();
                 }
-                self.start(What::Execute(index));
-                self.read_for(4 * SEC);
+                // What takes longer than one call may is recovered by another.
+                for _ in 0..3 {
+                    if self.host.prepared[index].outcome.is_none() {
+                        self.start(What::Execute(index));
+                        self.read_for(4 * SEC);
+                    }
+                }
             }
         }
         if self.mix.transactions {
-            let revert = self.prepare(Kind::Revert);
-            self.start(What::Execute(revert));
+            self.revert();
         }
         self.read_for(enough + 120 * SEC);
         if self.mix.endpoints {

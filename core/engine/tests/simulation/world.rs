@@ -602,19 +602,8 @@ impl World {
 
     /// A domain's clock is followed no more by the server's word.
     fn clock_told(&mut self, message: &ServerMessage) {
-        match &message.body {
-            ServerBody::DomainClockAttachmentEnded(ended) => {
-                self.watch.disowned_clock(&ended.domain);
-            }
-            ServerBody::Reply(Reply {
-                body:
-                    ReplyBody::DomainClockAttachOutcome(DomainClockAttachOutcome {
-                        disposition: DomainClockAttachDisposition::DomainNotFound(gone),
-                        ..
-                    }),
-                ..
-            }) => self.watch.disowned_clock(&gone.domain),
-            _ => {}
+        if let ServerBody::DomainClockAttachmentEnded(ended) = &message.body {
+            self.watch.disowned_clock(&ended.domain);
         }
     }
 
