@@ -60,6 +60,7 @@ class Transaction:
         self._cancel = cancel
         self._begun = False
         self._done = False
+        self._left = False
         self._deciding: Execution | None = None
         self._failure: TransactionError | None = None
         #: The domain that it is of.
@@ -246,6 +247,10 @@ class Transaction:
 
     def _leave(self) -> None:
         """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
+        if self._left or self._session._transaction() is not None:
+            # What the session holds by now is another one.
+            return
+        self._left = True
         with suppress(Error):
             self._session.execute("REVERT;", timeout=REVERT_PATIENCE, check=False)
             if self._selected is not None and self._selected != self._session.domain:

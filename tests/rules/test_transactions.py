@@ -443,22 +443,25 @@ def test_a_reviewed_commit_does_not_take_in_an_append_that_nobody_asked_about(no
 
 @pytest.mark.rule("X-3", "X-6")
 def test_what_the_session_runs_by_itself_is_part_of_the_transaction(node: LoopbackNode, session: nervix_ffi.Session) -> None:
-    with session.transaction() as tx:
+    with pytest.raises(nervix_ffi.TransactionTakenOver), session.transaction() as tx:  # noqa: PT012
         outcome = session.execute(SCHEMA, timeout=PATIENCE)
         assert tx.admission == outcome.admission
         node.control("transaction", action="take_over")
-        with pytest.raises(nervix_ffi.TransactionTakenOver):
-            session.execute(RELAY, timeout=PATIENCE)
-        with pytest.raises(nervix_ffi.TransactionTakenOver):
-            tx.execute(RELAY, timeout=PATIENCE)
-        with pytest.raises(nervix_ffi.TransactionTakenOver):
-            tx.revert(timeout=PATIENCE)
-        with pytest.raises(nervix_ffi.TransactionTakenOver):
-            tx.__exit__(None, None, None)
-        with session.transaction() as second:
-            second.execute(SCHEMA, timeout=PATIENCE)
-        assert second.finished
-        tx._failure = None
+        calls: list[Callable[[], object]] = [
+            lambda: session.execute(RELAY, timeout=PATIENCE),
+            lambda: tx.execute(RELAY, timeout=PATIENCE),
+            lambda: tx.commit(timeout=PATIENCE),
+            lambda: tx.revert(timeout=PATIENCE),
+        ]
+        for call in calls:
+            with pytest.raises(nervix_ffi.TransactionTakenOver):
+                call()
+        second = session.transaction()
+        second.begin(timeout=PATIENCE)
+        second.execute(SCHEMA, timeout=PATIENCE)
+    # Leaving the first block takes nothing from the transaction that the session holds by now.
+    assert [it["state"] for it in transactions(node)] == ["OPEN", "OPEN"]
+    second.commit(timeout=PATIENCE)
     assert exists(node, "SCHEMA made")
 
 
