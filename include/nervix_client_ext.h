@@ -37,6 +37,16 @@ typedef enum nxx_skip_cause {
   NXX_SKIP_ENCODING_FAILED = 3
 } nxx_skip_cause;
 
+/* What became of a transaction so far. */
+typedef enum nxx_transaction_state {
+  NXX_TRANSACTION_OPEN = 1,
+  NXX_TRANSACTION_COMMITTING = 2,
+  NXX_TRANSACTION_COMMITTED = 3,
+  NXX_TRANSACTION_FAILED = 4,
+  NXX_TRANSACTION_REVERTED = 5,
+  NXX_TRANSACTION_EXPIRED = 6
+} nxx_transaction_state;
+
 /* Connect options: more servers to try, and how long to wait. Timeouts are milliseconds, 1 or more: `request` bounds the wait for
  * one reply, `retry` one public call with all its retries and redirects. Both are 120,000 unless set. */
 nxx_connect_options *nxx_connect_options_new(void);
@@ -49,6 +59,15 @@ void nxx_connect_options_free(nxx_connect_options *options);
 nx_error *nxx_session_connect(const uint8_t *server, size_t server_len, const uint8_t *domain, size_t domain_len,
     const uint8_t *username, size_t username_len, const uint8_t *password, size_t password_len,
     const nxx_connect_options *options, const nx_cancel *cancel, nx_session **out);
+
+/* nx_session_prepare with more of the command given, each absent as NULL: the reference that it may have run under before (a
+ * UUIDv7), `position`, the transaction position that it was first sent with then, and, for COMMIT, the preview that the
+ * transaction must match: its transaction, its position and its 32-byte basis. What is not given is as in nx_session_prepare. Of
+ * a repetition everything must be as it was: the text, the selected domain, the position, the preview. */
+nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t query_len,
+    const uint8_t *reference, size_t reference_len, const uint64_t *position,
+    const uint8_t *preview_transaction, size_t preview_transaction_len, uint64_t preview_position,
+    const uint8_t *preview_basis, size_t preview_basis_len, const nx_cancel *cancel, nx_execution **out);
 
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every
@@ -76,6 +95,17 @@ nx_error *nxx_outcome_statement(const nx_outcome *outcome, size_t index, nx_disp
     const uint8_t **message, size_t *message_len, size_t *diagnostic_count);
 nx_error *nxx_outcome_statement_diagnostic(const nx_outcome *outcome, size_t index, size_t diagnostic,
     const uint8_t **message, size_t *message_len, bool *has_span, uint32_t *start, uint32_t *end);
+
+/* The transaction that the session holds, or that the command ended, as the outcome reports it; true when it reports one.
+ * Identity and domain are borrowed from the outcome. */
+bool nxx_outcome_transaction(const nx_outcome *outcome, const uint8_t **id, size_t *id_len,
+    const uint8_t **domain, size_t *domain_len, nxx_transaction_state *state, uint64_t *accepted, uint64_t *applied);
+/* True, with the number of the operation from 1 and the reason, when that transaction is FAILED. */
+bool nxx_outcome_transaction_failure(const nx_outcome *outcome, uint64_t *operation, const uint8_t **error, size_t *error_len);
+/* True when the command was appended to a transaction: the number of its last operation, and the preview with it, for
+ * nxx_session_prepare. The basis has 32 bytes. */
+bool nxx_outcome_admission(const nx_outcome *outcome, uint64_t *operation, const uint8_t **transaction, size_t *transaction_len,
+    uint64_t *position, const uint8_t **basis, size_t *basis_len);
 
 /* A batch as one Arrow struct array: a record batch whose buffers are those of the delivery's stream where that is what they
  * were read from. The host calls the release callbacks of both structures. */

@@ -49,6 +49,7 @@ from nervix_ffi.enums import (
     SubmissionRefusal,
     SubmissionResult,
     SubmissionUncertainty,
+    TransactionState,
     Type,
 )
 from nervix_ffi.errors import (
@@ -65,12 +66,18 @@ from nervix_ffi.errors import (
     NotAdmitted,
     OpenRefused,
     OutcomeUnknown,
+    PreviewStale,
     ProcessingFailed,
     ProtocolError,
     RejectedError,
     ReopenRequiredError,
     SettlementFailed,
     SubmissionNotCompleted,
+    TransactionError,
+    TransactionExpired,
+    TransactionFailed,
+    TransactionFinished,
+    TransactionTakenOver,
     TransportError,
     TypeMismatchError,
     UncertainError,
@@ -87,11 +94,20 @@ from nervix_ffi.events import (
     RowsSkipped,
 )
 from nervix_ffi.fields import Fields
-from nervix_ffi.outcome import Diagnostic, OpenedSubscription, Outcome, StatementOutcome
+from nervix_ffi.outcome import (
+    Diagnostic,
+    OpenedSubscription,
+    Outcome,
+    StatementOutcome,
+    TransactionAdmission,
+    TransactionPreview,
+    TransactionStatus,
+)
 from nervix_ffi.producer import Producer, Submission, SubmissionOutcome
 from nervix_ffi.schema import Field, Level, Schema
 from nervix_ffi.session import Execution, Session, connect
 from nervix_ffi.subscription import Subscription
+from nervix_ffi.transaction import Transaction
 from nervix_ffi.values import REDACTED, Redacted, Value, from_datetime, to_datetime
 
 __version__ = "0.1.0"
@@ -160,6 +176,7 @@ __all__ = [
     "Pacing",
     "Part",
     "Policy",
+    "PreviewStale",
     "ProcessingFailed",
     "ProcessingFailure",
     "Producer",
@@ -187,6 +204,16 @@ __all__ = [
     "Suggestion",
     "Suggestions",
     "Tick",
+    "Transaction",
+    "TransactionAdmission",
+    "TransactionError",
+    "TransactionExpired",
+    "TransactionFailed",
+    "TransactionFinished",
+    "TransactionPreview",
+    "TransactionState",
+    "TransactionStatus",
+    "TransactionTakenOver",
     "TransportError",
     "Type",
     "TypeMismatchError",

@@ -44,6 +44,12 @@ _EXTENSIONS = {
         "nxx_outcome_statement",
         "nxx_outcome_statement_diagnostic",
     ),
+    "transactions": (
+        "nxx_session_prepare",
+        "nxx_outcome_transaction",
+        "nxx_outcome_transaction_failure",
+        "nxx_outcome_admission",
+    ),
 }
 
 
@@ -52,8 +58,8 @@ class Library:
     """The client library that this process uses.
 
     ``path`` is the file that the system loaded. ``extensions`` names what it offers beyond the shared interface: ``arrow``,
-    ``arrow_batches``, ``connect_options``, ``event_details``, ``outcome_origin`` and ``outcome_statements``. What a library lacks
-    is None where it would be read, and UnsupportedError where it is asked for.
+    ``arrow_batches``, ``connect_options``, ``event_details``, ``outcome_origin``, ``outcome_statements`` and ``transactions``. What
+    a library lacks is None where it would be read, and UnsupportedError where it is asked for.
     """
 
     path: str

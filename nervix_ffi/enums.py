@@ -33,6 +33,7 @@ __all__ = [
     "SubmissionRefusal",
     "SubmissionResult",
     "SubmissionUncertainty",
+    "TransactionState",
     "Type",
 ]
 
@@ -281,6 +282,17 @@ class Origin(IntEnum):
     RECOVERED = 2
 
 
+class TransactionState(IntEnum):
+    """What became of a transaction so far."""
+
+    OPEN = 1
+    COMMITTING = 2
+    COMMITTED = 3
+    FAILED = 4
+    REVERTED = 5
+    EXPIRED = 6
+
+
 class EndReason(IntEnum):
     """Why a generation of a subscription ended."""
 
@@ -321,6 +333,7 @@ C_NAMES: dict[type[IntEnum], tuple[str, str]] = {
     SubmissionUncertainty: ("nx_submission_uncertainty", "NX_UNCERTAINTY_"),
     Settlement: ("nx_settlement", "NX_SETTLEMENT_"),
     Origin: ("nxx_origin", "NXX_ORIGIN_"),
+    TransactionState: ("nxx_transaction_state", "NXX_TRANSACTION_"),
     EndReason: ("nxx_end_reason", "NXX_END_"),
     SkipCause: ("nxx_skip_cause", "NXX_SKIP_"),
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nervix_ffi.enums import ErrorKind, OpenRefusal, ReopenReason, Settlement
 
 if TYPE_CHECKING:
-    from nervix_ffi.outcome import Diagnostic, Outcome
+    from nervix_ffi.outcome import Diagnostic, Outcome, TransactionStatus
     from nervix_ffi.producer import SubmissionOutcome
     from nervix_ffi.session import Execution
 
@@ -30,12 +30,18 @@ __all__ = [
     "NotAdmitted",
     "OpenRefused",
     "OutcomeUnknown",
+    "PreviewStale",
     "ProcessingFailed",
     "ProtocolError",
     "RejectedError",
     "ReopenRequiredError",
     "SettlementFailed",
     "SubmissionNotCompleted",
+    "TransactionError",
+    "TransactionExpired",
+    "TransactionFailed",
+    "TransactionFinished",
+    "TransactionTakenOver",
     "TransportError",
     "TypeMismatchError",
     "UncertainError",
@@ -206,6 +212,38 @@ class CommandNotCompleted(Error):
 
 class CommandFailed(CommandNotCompleted):
     """A command ended FAILED. Its message shows each diagnostic under the statement that it is about."""
+
+
+class TransactionError(CommandNotCompleted):
+    """A command was not completed because of how the session's transaction stands. ``status`` is how, where a server said so."""
+
+    @property
+    def status(self) -> TransactionStatus | None:
+        """How the transaction stood."""
+        return self.outcome.transaction
+
+
+class PreviewStale(TransactionError):
+    """The transaction is not what the preview showed. Nothing was applied, and it stays open (X-4).
+
+    Review what it holds now before committing it against another preview.
+    """
+
+
+class TransactionTakenOver(TransactionError):
+    """Another session has the transaction now, and may commit or revert it. It is never taken back by itself."""
+
+
+class TransactionFinished(TransactionError, CommandFailed):
+    """The transaction is over. That says nothing about a command of it whose outcome is unknown: run that again (X-6)."""
+
+
+class TransactionExpired(TransactionFinished):
+    """Nothing was appended for the server's idle timeout, and the transaction is over without being carried out (X-8)."""
+
+
+class TransactionFailed(TransactionFinished):
+    """An operation of the transaction failed when it was committed. ``status`` says which, and why."""
 
 
 class SubmissionNotCompleted(Error):

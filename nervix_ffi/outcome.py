@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
-from nervix_ffi.enums import Disposition, Origin, read
+from nervix_ffi.enums import Disposition, Origin, TransactionState, read
 from nervix_ffi.schema import Schema, read_schema
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-__all__ = ["Diagnostic", "OpenedSubscription", "Outcome", "StatementOutcome", "read_outcome"]
+__all__ = [
+    "Diagnostic",
+    "OpenedSubscription",
+    "Outcome",
+    "StatementOutcome",
+    "TransactionAdmission",
+    "TransactionPreview",
+    "TransactionStatus",
+    "read_outcome",
+]
 
 
 @dataclass(frozen=True)
@@ -102,12 +111,51 @@ class OpenedSubscription:
 
 
 @dataclass(frozen=True)
+class TransactionPreview:
+    """What a transaction would carry out at one position: two that are equal stand for the same (X-4).
+
+    ``basis`` is a digest of 32 bytes.
+    """
+
+    transaction: str
+    position: int
+    basis: bytes
+
+
+@dataclass(frozen=True)
+class TransactionAdmission:
+    """An accepted append: the number of the operation, counted from 1, and the preview with it (X-3)."""
+
+    operation: int
+    preview: TransactionPreview
+
+
+@dataclass(frozen=True)
+class TransactionStatus:
+    """How a transaction stood when the outcome was made.
+
+    ``accepted`` and ``applied`` count operations. They and ``state`` tell nothing about any one command: its own outcome does
+    (X-3). ``failing_operation`` (from 1) and ``error`` are there when the state is FAILED.
+    """
+
+    id: str
+    domain: str
+    state: TransactionState | int
+    accepted: int
+    applied: int
+    failing_operation: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a server decided about a command (E-6).
 
     ``reference`` is the execution reference that the command ran under. ``subscription`` and ``schema`` are there when it opened a
     subscription. ``origin``, ``already_existed``, ``statements`` and ``decided_locally`` are None where the loaded library
-    cannot tell; ``origin`` also when no server answered. ``statements`` is empty for a single statement.
+    cannot tell; ``origin`` also when no server answered. ``statements`` is empty for a single statement. ``transaction`` is the
+    one that the session holds or that the command ended, ``admission`` what an append was accepted as; both are None where there
+    is none, and where the library cannot tell.
     """
 
     disposition: Disposition | int
@@ -120,6 +168,8 @@ class Outcome:
     already_existed: bool | None = None
     statements: tuple[StatementOutcome, ...] | None = None
     decided_locally: bool | None = None
+    transaction: TransactionStatus | None = None
+    admission: TransactionAdmission | None = None
 
     @property
     def completed(self) -> bool:
@@ -181,6 +231,37 @@ def _statement(outcome: CData, index: int) -> StatementOutcome:
     )
 
 
+def _transaction(outcome: CData) -> TransactionStatus | None:
+    name, name_len = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    domain, domain_len = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    state, accepted, applied = ffi.new("nxx_transaction_state *"), ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    if not lib.nxx_outcome_transaction(outcome, name, name_len, domain, domain_len, state, accepted, applied):
+        return None
+    failing, error, error_len = ffi.new("uint64_t *"), ffi.new("const uint8_t **"), ffi.new("size_t *")
+    failed = lib.nxx_outcome_transaction_failure(outcome, failing, error, error_len)
+    return TransactionStatus(
+        id=read_bytes(name, name_len).decode("utf-8", "replace"),
+        domain=read_bytes(domain, domain_len).decode("utf-8", "replace"),
+        state=read(TransactionState, int(state[0])),
+        accepted=int(accepted[0]),
+        applied=int(applied[0]),
+        failing_operation=int(failing[0]) if failed else None,
+        error=read_bytes(error, error_len).decode("utf-8", "replace") if failed else None,
+    )
+
+
+def _admission(outcome: CData) -> TransactionAdmission | None:
+    operation, position = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    name, name_len = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    basis, basis_len = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    if not lib.nxx_outcome_admission(outcome, operation, name, name_len, position, basis, basis_len):
+        return None
+    preview = TransactionPreview(
+        read_bytes(name, name_len).decode("utf-8", "replace"), int(position[0]), read_bytes(basis, basis_len)
+    )
+    return TransactionAdmission(int(operation[0]), preview)
+
+
 def read_outcome(outcome: CData) -> Outcome:
     """A copy of an outcome of the library; the caller still owns that one."""
     pointer, length, number = ffi.new("const uint8_t **"), ffi.new("size_t *"), ffi.new("uint64_t *")
@@ -200,6 +281,7 @@ def read_outcome(outcome: CData) -> Outcome:
         locally = lib.nxx_outcome_decided_locally(outcome)
     if extension("outcome_statements"):
         statements = tuple(_statement(outcome, index) for index in range(lib.nxx_outcome_statement_count(outcome)))
+    transactions = extension("transactions")
     return Outcome(
         disposition=read(Disposition, lib.nx_outcome_disposition(outcome)),
         message=read_text(lambda place, size: lib.nx_outcome_message(outcome, place, size)),
@@ -211,4 +293,6 @@ def read_outcome(outcome: CData) -> Outcome:
         already_existed=existed,
         statements=statements,
         decided_locally=locally,
+        transaction=_transaction(outcome) if transactions else None,
+        admission=_admission(outcome) if transactions else None,
     )

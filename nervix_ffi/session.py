@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from nervix_ffi._clockpump import ClockPump
 from nervix_ffi._endpoint import open_endpoint
 from nervix_ffi._handle import TOKEN, Handle, blocking
-from nervix_ffi._library import extension, lib, library
-from nervix_ffi._native import Out, check, encode, optional, read_text
+from nervix_ffi._library import extension, ffi, lib, library
+from nervix_ffi._native import NULL, Out, check, encode, optional, read_text
 from nervix_ffi._pump import Pump
 from nervix_ffi._unbroken import Release, own
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
@@ -22,13 +22,27 @@ from nervix_ffi.clock import Clock, DomainClock, read_clock
 from nervix_ffi.clock_events import ClockEvent
 from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
-from nervix_ffi.enums import Disposition
-from nervix_ffi.errors import CommandFailed, CommandNotCompleted, Error, InvalidArgumentError, UncertainError, UnsupportedError
+from nervix_ffi.enums import Disposition, TransactionState
+from nervix_ffi.errors import (
+    CommandFailed,
+    CommandNotCompleted,
+    Error,
+    InvalidArgumentError,
+    PreviewStale,
+    TransactionError,
+    TransactionExpired,
+    TransactionFailed,
+    TransactionFinished,
+    TransactionTakenOver,
+    UncertainError,
+    UnsupportedError,
+)
 from nervix_ffi.events import Event
 from nervix_ffi.fields import FieldsLike
-from nervix_ffi.outcome import Outcome, read_outcome
+from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, statement_of, subscribe_statement
+from nervix_ffi.transaction import Transaction
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
@@ -101,6 +115,8 @@ class Session:
             partial(_read, self._handle, lib.nx_session_next_clock_event, "nx_clock_event", lib.nx_clock_event_release)
         )
         self._domain = domain
+        #: The transaction that the session holds, if it was begun as an object.
+        self._transaction: Callable[[], Transaction | None] = lambda: None
         #: Held while a command is prepared in another domain than the selected one.
         self._selecting = threading.RLock()
 
@@ -135,12 +151,25 @@ class Session:
 
     # ---- commands
 
-    def prepare(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None) -> Execution:
+    def prepare(
+        self,
+        query: str,
+        *,
+        reference: str | None = None,
+        position: int | None = None,
+        preview: TransactionPreview | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Execution:
         """Fixes a command: its text, the selected domain and a new reference. Sends nothing.
 
-        Raises InvalidArgumentError for an empty text or one that has no UTF-8.
+        With ``reference``, that of a command of an earlier session, running it recovers what that one did (E-3): text, selected
+        domain, ``preview`` and ``position`` must be the same; ``position`` is the transaction position that it was sent with, the
+        accepted operations before it, absent outside a transaction (E-2). ``preview`` goes with COMMIT. Raises InvalidArgumentError
+        for an empty text, one that has no UTF-8, or a reference that is no UUIDv7; UnsupportedError when the library lacks the
+        ``transactions`` extension and any of the three is given.
         """
-        return self._prepare(query, Limit(timeout, cancel))
+        return self._prepare(query, Limit(timeout, cancel), reference, position, preview)
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
@@ -156,14 +185,60 @@ class Session:
             raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
         return self.execute(f"USE {domain};", timeout=timeout, cancel=cancel)
 
-    def _prepare(self, query: str, limit: Limit) -> Execution:
+    def transaction(
+        self, domain: str | None = None, *, timeout: float | None = None, cancel: Cancel | None = None
+    ) -> Transaction:
+        """A transaction of a domain (the selected one, unless named), for a ``with`` block.
+
+        The block commits at its end, and reverts when it raises; see Transaction. ``timeout`` (seconds) and ``cancel`` bound its begin
+        and the commit at its end, each. A domain that is named is selected until the transaction is over.
+        """
+        return Transaction(self, self._named(domain, "a transaction"), timeout, cancel)
+
+    def _prepare(
+        self,
+        query: str,
+        limit: Limit,
+        reference: str | None = None,
+        position: int | None = None,
+        preview: TransactionPreview | None = None,
+    ) -> Execution:
         data = encode(query, "the command")
+        plain = reference is None and position is None and preview is None
+        if not plain and not extension("transactions"):
+            raise UnsupportedError(
+                f"a given reference, position or preview needs a library with the transactions extension, which {library().path} lacks"
+            )
+        known, known_len = optional(reference, "the reference")
+        place = NULL if position is None else ffi.new("uint64_t *", position)
+        shown = TransactionPreview("", 0, b"") if preview is None else preview
+        name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
+        basis = NULL if preview is None else shown.basis
+
         with Out("nx_execution", lib.nx_execution_free) as out:
             # Preparing sends nothing: a limit that is over already is left for the run to report, with the reference.
             over = limit.triggered or limit.remaining() == 0.0
-            blocking(
-                self._handle, lib.nx_session_prepare, Limit(None, None) if over else limit, data, len(data), TOKEN, out.place
-            )
+            limits = Limit(None, None) if over else limit
+            if plain:
+                blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
+            else:
+                blocking(
+                    self._handle,
+                    lib.nxx_session_prepare,
+                    limits,
+                    data,
+                    len(data),
+                    known,
+                    known_len,
+                    place,
+                    name,
+                    name_len,
+                    shown.position,
+                    basis,
+                    len(shown.basis),
+                    TOKEN,
+                    out.place,
+                )
             return Execution(self, query, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
@@ -180,10 +255,14 @@ class Session:
         if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
             # The attempt before the signal took effect, and this one is refused for it.
             outcome = replace(outcome, disposition=Disposition.COMPLETED)
-        if outcome.completed:
+        refusal = None if outcome.completed else _not_completed(execution, outcome)
+        transaction = self._transaction()
+        if transaction is not None:
+            transaction._learn(execution, outcome, refusal)
+        if refusal is None:
             self._completed(execution)
         elif check:
-            raise _not_completed(execution, outcome)
+            raise refusal
         return outcome
 
     def _follows(self, domain: str | None) -> bool:
@@ -414,6 +493,23 @@ def _read(
         blocking(handle, function, limit, TOKEN, out.place, out=out)
 
 
+def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:
+    """What kind of news about the session's transaction an outcome is, if it is any."""
+    if outcome.disposition == Disposition.PREVIEW_STALE:
+        return PreviewStale
+    if outcome.disposition == Disposition.TRANSACTION_TAKEN_OVER:
+        return TransactionTakenOver
+    if outcome.disposition != Disposition.FAILED or outcome.transaction is None:
+        return None
+    kinds: dict[int, type[TransactionError]] = {
+        TransactionState.EXPIRED: TransactionExpired,
+        TransactionState.FAILED: TransactionFailed,
+        TransactionState.COMMITTED: TransactionFinished,
+        TransactionState.REVERTED: TransactionFinished,
+    }
+    return kinds.get(outcome.transaction.state)
+
+
 def _not_completed(execution: Execution, outcome: Outcome) -> Error:
     failure: Error
     if outcome.disposition == Disposition.OUTCOME_UNKNOWN:
@@ -424,6 +520,8 @@ def _not_completed(execution: Execution, outcome: Outcome) -> Error:
         uncertain.outcome = outcome
         uncertain.reference = outcome.reference
         failure = uncertain
+    elif (kind := _transaction_error(outcome)) is not None:
+        failure = kind(execution.query, outcome)
     elif outcome.disposition == Disposition.FAILED:
         failure = CommandFailed(execution.query, outcome)
     else:

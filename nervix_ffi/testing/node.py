@@ -205,6 +205,11 @@ class LoopbackNode:
         """What the node counted: frames and requests by kind, connections, how sessions ended."""
         return self._request("GET", "counts", b"", None)
 
+    def transactions(self) -> list[dict[str, Any]]:
+        """The node's transactions: identity, domain, owner, state, counts of operations, the session that holds it, its statements."""
+        found: list[dict[str, Any]] = self._request("GET", "transactions", b"", None)["transactions"]
+        return found
+
     def wait(self, *, timeout: float = 10.0, **counts: object) -> dict[str, Any]:
         """Waits inside the node until each count named is reached, and returns all counts.
 

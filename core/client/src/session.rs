@@ -17,7 +17,7 @@ use base64::Engine as _;
 use http::HeaderValue;
 use nervix_engine::{
     Call, CallId, Cause, Config, ConnId, Done, EndpointId, Engine, Error, ErrorKind, Event,
-    ExecutionId, Input, Now, Origin, Outcome, Output, Stop,
+    ExecutionId, Given, Input, Now, Origin, Outcome, Output, Stop,
 };
 use nervix_wire::types::SuggestOutcome;
 use nervix_wire::{decode_server, Frame};
@@ -183,6 +183,28 @@ impl Session {
         }
         let entropy = random()?;
         let (id, reference) = inner.enter(|engine, now| engine.prepare(now, query, entropy))?;
+        Ok(Execution {
+            id,
+            reference,
+            generation: self.generation,
+            owner: Some(Arc::downgrade(inner)),
+        })
+    }
+
+    /// As [`Session::prepare`], for a command of which more is given.
+    pub fn prepare_with(
+        &self,
+        query: &str,
+        given: Given,
+        cancel: Option<&Cancel>,
+    ) -> Result<Execution, Error> {
+        let inner = self.inner()?;
+        if let Some(stop) = stopped(cancel)? {
+            return Err(given_up(stop, None));
+        }
+        let entropy = random()?;
+        let (id, reference) =
+            inner.enter(|engine, now| engine.prepare_with(now, query, entropy, given))??;
         Ok(Execution {
             id,
             reference,

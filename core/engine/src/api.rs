@@ -11,7 +11,7 @@ use nervix_wire::types::{
     BackupArchiveSummary, Diagnostic, DomainClockAttachmentEndReason, DomainClockObservation,
     EmitterSettlement, OutcomeOrigin, ProcessingFailure, RestoreReport, RowSchema,
     RowsSkippedCause, ServerMessage, SubmissionRefusal, SubscriptionEndReason, SuggestOutcome,
-    TransactionOperationAdmission, TransactionStatus,
+    TransactionOperationAdmission, TransactionPreviewIdentity, TransactionStatus,
 };
 use nervix_wire::{CheckedRows, Frame, Violation};
 
@@ -260,10 +260,21 @@ pub struct Outcome {
     pub subscription: Option<OpenedSubscription>,
     pub backup: Option<BackupArchiveSummary>,
     pub restore: Option<RestoreReport>,
-    /// The transaction that the session holds, as this outcome reports it.
+    /// The transaction that the session holds, as this outcome reports it; or how it ended, when that was learned before.
     pub transaction: Option<TransactionStatus>,
     /// What an append was admitted as.
     pub admission: Option<TransactionOperationAdmission>,
+}
+
+/// What a command is prepared with beside its text.
+#[derive(Debug, Clone, Default)]
+pub struct Given {
+    /// The reference of a command that may have run before (E-3).
+    pub reference: Option<String>,
+    /// The position that command was first sent with (E-2).
+    pub position: Option<u64>,
+    /// What a COMMIT must find.
+    pub preview: Option<TransactionPreviewIdentity>,
 }
 
 /// What became of one statement of a request of several.

@@ -19,7 +19,7 @@ use nervix_wire::Violation;
 
 use crate::api::{
     Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
-    ExecutionId, Input, Now, OpenedSubscription, Outcome, Output, Stop,
+    ExecutionId, Given, Input, Now, OpenedSubscription, Outcome, Output, Stop,
 };
 use crate::clocks::Clocks;
 use crate::exchange::{Asked, Exchange, Unsent};
@@ -27,7 +27,7 @@ use crate::execution::{local, of_command, outcome, render_domains, Execution};
 use crate::origin::Origin;
 use crate::projection::DomainClock;
 use crate::reach::{Backoff, Jitter, Reach, BACKGROUND, RETRY};
-use crate::reference::uuid_v7;
+use crate::reference::{is_uuid_v7, uuid_v7};
 use crate::statement::{route, Act, Route};
 use crate::subscriptions::{Limits, Place, SubId, Subscriptions};
 
@@ -194,6 +194,40 @@ impl Engine {
             Execution::new(query, self.domain.clone(), Arc::clone(&reference)),
         );
         (id, reference)
+    }
+
+    /// As [`Engine::prepare`], for a command of which more is given: what it was sent with before, or what it must find.
+    pub fn prepare_with(
+        &mut self,
+        now: Now,
+        query: &str,
+        entropy: [u8; 10],
+        given: Given,
+    ) -> Result<(ExecutionId, Arc<str>), Error> {
+        if let Some(reference) = &given.reference {
+            if !is_uuid_v7(reference) {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    "an execution reference is a UUIDv7 in lower case, as an earlier execution had it",
+                ));
+            }
+        }
+        if given.preview.is_some() && route(query, true) != Route::Command(Act::Commit) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "only COMMIT is prepared with a preview",
+            ));
+        }
+        let (id, mut reference) = self.prepare(now, query, entropy);
+        if let Some(held) = self.executions.get_mut(&id) {
+            if let Some(given) = given.reference {
+                reference = Arc::from(given);
+                held.reference = Arc::clone(&reference);
+            }
+            held.position = given.position;
+            held.preview = given.preview;
+        }
+        Ok((id, reference))
     }
 
     /// Forgets a prepared command; a call that runs it goes on.

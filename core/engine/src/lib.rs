@@ -19,8 +19,8 @@ mod subscriptions;
 pub use api::{
     Call, CallId, Cause, ClockEvent, ClockEventKind, Config, ConnId, Decision, Delivery,
     Disposition, Done, EndpointId, EndpointState, Error, ErrorKind, Event, EventKind, ExecutionId,
-    Input, Now, OpenedSubscription, Outcome, Output, Role, Settlement, StatementReport, Stop,
-    SubmissionOutcome, SubmissionResult, Uncertainty,
+    Given, Input, Now, OpenedSubscription, Outcome, Output, Role, Settlement, StatementReport,
+    Stop, SubmissionOutcome, SubmissionResult, Uncertainty,
 };
 pub use contract::{Contract, OpenRefusal, OpenRequest, ReopenReason};
 pub use engine::Engine;

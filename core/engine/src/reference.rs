@@ -14,6 +14,17 @@ pub(crate) fn uuid_v7(unix_millis: u64, entropy: [u8; 10]) -> String {
     )
 }
 
+/// Whether a text is a UUIDv7 in that spelling.
+pub(crate) fn is_uuid_v7(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(place, byte)| match place {
+            8 | 13 | 18 | 23 => byte == b'-',
+            14 => byte == b'7',
+            19 => matches!(byte, b'8' | b'9' | b'a' | b'b'),
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -23,6 +34,9 @@ mod tests {
     fn is_a_version_7_uuid_of_its_time() {
         let text = uuid_v7(0x0123_4567_89ab, [0xff; 10]);
         assert_eq!(text, "01234567-89ab-7fff-bfff-ffffffffffff");
+        assert!(is_uuid_v7(&text));
+        assert!(!is_uuid_v7("01234567-89ab-4fff-bfff-ffffffffffff"));
+        assert!(!is_uuid_v7("01234567-89ab-7fff-bfff-fffffffffff"));
         assert_eq!(uuid_v7(0, [0; 10]), "00000000-0000-7000-8000-000000000000");
     }
 }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use nervix_engine::{Disposition, Outcome};
-use nervix_wire::types::{Diagnostic, OutcomeOrigin, RestoreMode, RestoreStepOutcome};
+use nervix_wire::types::{
+    Diagnostic, OutcomeOrigin, RestoreMode, RestoreStepOutcome, TransactionState,
+};
 
 use crate::arguments::{
     contained, free, guarded, invalid, object, put, put_buffer, BufferPlace, Outcome as Checked,
@@ -391,6 +393,110 @@ pub unsafe extern "C" fn nxx_outcome_statement_diagnostic(
         let places = DiagnosticPlaces::new(message, message_len, has_span, start, end)?;
         // SAFETY: the host's places can be written to.
         unsafe { places.write(&statement(outcome, index)?.diagnostics, diagnostic) }
+    })
+}
+
+fn state_number(state: &TransactionState) -> i32 {
+    match state {
+        TransactionState::TransactionOpen => 1,
+        TransactionState::TransactionCommitting => 2,
+        TransactionState::TransactionCommitted => 3,
+        TransactionState::TransactionFailed(_) => 4,
+        TransactionState::TransactionReverted => 5,
+        TransactionState::TransactionExpired => 6,
+    }
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_outcome_transaction(
+    outcome: *const OutcomeObject,
+    id: *mut *const u8,
+    id_len: *mut usize,
+    domain: *mut *const u8,
+    domain_len: *mut usize,
+    state: *mut i32,
+    accepted: *mut u64,
+    applied: *mut u64,
+) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an outcome of this library, or NULL.
+        let Some(status) =
+            unsafe { outcome.as_ref() }.and_then(|object| object.outcome.transaction.as_ref())
+        else {
+            return false;
+        };
+        // SAFETY: the host's places can be written to.
+        unsafe {
+            put_buffer(id, id_len, status.transaction_id.as_bytes());
+            put_buffer(domain, domain_len, status.domain.as_bytes());
+            put(state, state_number(&status.state));
+            put(accepted, status.accepted_operations);
+            put(applied, status.applied_operations);
+        }
+        true
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_outcome_transaction_failure(
+    outcome: *const OutcomeObject,
+    operation: *mut u64,
+    error: *mut *const u8,
+    error_len: *mut usize,
+) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an outcome of this library, or NULL.
+        let status =
+            unsafe { outcome.as_ref() }.and_then(|object| object.outcome.transaction.as_ref());
+        let Some(TransactionState::TransactionFailed(failed)) = status.map(|status| &status.state)
+        else {
+            return false;
+        };
+        // SAFETY: the host's places can be written to.
+        unsafe {
+            put(operation, failed.failing_operation);
+            put_buffer(error, error_len, failed.error.as_bytes());
+        }
+        true
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_outcome_admission(
+    outcome: *const OutcomeObject,
+    operation: *mut u64,
+    transaction: *mut *const u8,
+    transaction_len: *mut usize,
+    position: *mut u64,
+    basis: *mut *const u8,
+    basis_len: *mut usize,
+) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an outcome of this library, or NULL.
+        let Some(admission) =
+            unsafe { outcome.as_ref() }.and_then(|object| object.outcome.admission.as_ref())
+        else {
+            return false;
+        };
+        let preview = &admission.preview;
+        // SAFETY: the host's places can be written to.
+        unsafe {
+            put(operation, admission.operation);
+            put_buffer(
+                transaction,
+                transaction_len,
+                preview.transaction_id.as_bytes(),
+            );
+            put(position, preview.position);
+            put_buffer(basis, basis_len, &preview.planning_basis.bytes);
+        }
+        true
     })
 }
 

@@ -3,11 +3,12 @@
 //! Owns what the calls' arguments must be. Knows nothing of what becomes of them.
 
 use nervix_client::{Credentials, Execution, Options, Session};
-use nervix_engine::Origin;
+use nervix_engine::{Given, Origin};
+use nervix_wire::types::{Fingerprint, TransactionPreviewIdentity};
 
 use crate::arguments::{
-    contained, free, guarded, invalid, may_block, object, optional_text, put_buffer, required_text,
-    text, Outcome, Place,
+    bytes, contained, free, guarded, invalid, may_block, object, optional_text, put_buffer,
+    required_text, text, Outcome, Place,
 };
 use crate::cancel::{token, CancelObject};
 use crate::errors::ErrorObject;
@@ -185,6 +186,78 @@ pub unsafe extern "C" fn nx_session_prepare(
         // SAFETY: the host passes a token of this library, or NULL.
         let cancel = unsafe { token(cancel) };
         let execution = session.prepare(query, cancel.as_ref())?;
+        // SAFETY: the host's place can be written to.
+        unsafe { out.write(Box::into_raw(Box::new(ExecutionObject { execution }))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_session_prepare(
+    session: *mut SessionObject,
+    query: *const u8,
+    query_len: usize,
+    reference: *const u8,
+    reference_len: usize,
+    position: *const u64,
+    preview_transaction: *const u8,
+    preview_transaction_len: usize,
+    preview_position: u64,
+    preview_basis: *const u8,
+    preview_basis_len: usize,
+    cancel: *const CancelObject,
+    out: *mut *mut ExecutionObject,
+) -> *mut ErrorObject {
+    guarded(|| {
+        let out = Place::new("out", out)?;
+        // SAFETY: the host passes a session of this library, or NULL, and buffers that are readable during the call.
+        let (session, query, reference, transaction, basis) = unsafe {
+            (
+                &object("session", session)?.session,
+                required_text("query", query, query_len)?,
+                optional_text("reference", reference, reference_len)?,
+                optional_text(
+                    "preview_transaction",
+                    preview_transaction,
+                    preview_transaction_len,
+                )?,
+                bytes("preview_basis", preview_basis, preview_basis_len)?,
+            )
+        };
+        let preview = match (transaction, basis) {
+            (None, None) => None,
+            (Some(transaction), Some(basis)) => {
+                let bytes = basis
+                    .try_into()
+                    .map_err(|_| invalid("preview_basis has another length than 32 bytes"))?;
+                Some(TransactionPreviewIdentity {
+                    transaction_id: transaction.to_owned(),
+                    position: preview_position,
+                    planning_basis: Fingerprint { bytes },
+                })
+            }
+            _ => {
+                return Err(invalid(
+                    "a preview is its transaction and its basis: pass both, or neither",
+                ))
+            }
+        };
+        let position = match position.is_null() {
+            true => None,
+            // SAFETY: the host's place holds a number; it need not be aligned for us.
+            false => Some(unsafe { position.read_unaligned() }),
+        };
+        let given = Given {
+            reference: reference.map(str::to_owned),
+            position,
+            preview,
+        };
+        may_block()?;
+        // SAFETY: the host passes a token of this library, or NULL.
+        let cancel = unsafe { token(cancel) };
+        let execution = session.prepare_with(query, given, cancel.as_ref())?;
         // SAFETY: the host's place can be written to.
         unsafe { out.write(Box::into_raw(Box::new(ExecutionObject { execution }))) };
         Ok(())

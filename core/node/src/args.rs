@@ -13,6 +13,7 @@ pub struct Options {
     pub accounts: Vec<Account>,
     pub load: Option<PathBuf>,
     pub retry_validity_nanos: i64,
+    pub transaction_idle_nanos: i64,
     pub frozen_time: bool,
     pub exit_with_parent: bool,
 }
@@ -37,6 +38,7 @@ An embedded stand-in for a Nervix cluster, for development and tests. It is not 
                           Without it every call is accepted
   --load FILE.nspl        run the file's statements one by one before serving; USE is honoured
   --retry-validity 15m    how long a command's outcome can be recovered under its execution reference
+  --transaction-idle 15m  how long a transaction stays open when nothing renews it
   --frozen-time           the node's clock stands still until the control endpoint moves it
   --exit-with-parent      end when standard input reaches its end
   --help                  print this
@@ -57,6 +59,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
         accounts: Vec::new(),
         load: None,
         retry_validity_nanos: 15 * 60 * 1_000_000_000,
+        transaction_idle_nanos: 15 * 60 * 1_000_000_000,
         frozen_time: false,
         exit_with_parent: false,
     };
@@ -96,6 +99,11 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
                 let text = value()?;
                 options.retry_validity_nanos =
                     duration_nanos(&text).map_err(|error| format!("--retry-validity: {error}"))?;
+            }
+            "--transaction-idle" => {
+                let text = value()?;
+                options.transaction_idle_nanos = duration_nanos(&text)
+                    .map_err(|error| format!("--transaction-idle: {error}"))?;
             }
             "--frozen-time" => options.frozen_time = true,
             "--exit-with-parent" => options.exit_with_parent = true,
@@ -164,6 +172,7 @@ mod tests {
         assert_eq!(options.nodes, 1);
         assert!(options.accounts.is_empty());
         assert_eq!(options.retry_validity_nanos, 900_000_000_000);
+        assert_eq!(options.transaction_idle_nanos, 900_000_000_000);
     }
 
     #[test]
@@ -185,6 +194,7 @@ mod tests {
             &["--listen", "here"],
             &["--retry-validity", "15"],
             &["--retry-validity", "999999999999h"],
+            &["--transaction-idle", "soon"],
             &["--load"],
             &["--verbose"],
             &["--user", "a:b", "--password", "c"],

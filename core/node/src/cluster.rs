@@ -4,6 +4,7 @@
 mod clocks;
 mod effects;
 mod endpoints;
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,14 +12,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nervix_wire::types::{
-    ClusterObserved, CommandCompleted, CommandDisposition, CommandOutcome, CommandRequest,
-    Diagnostic, DomainInfo, DomainStatus, DomainsObserved, ExecutionReferenceConflict,
-    LeaderEndpoints, LeaderIsRemote, LeaderIsServingNode, LeaderRedirect, Leadership,
-    LeadershipObserved, OutcomeOrigin, RequestRejected, RequestRejection, RowsSkippedCause,
-    ServerBody, ServerMessage, SessionEndReason, SessionEnding, SourceSpan, SubscribeDisposition,
-    SubscribeOutcome, SubscribeRequest, SubscriptionDeleted, SubscriptionHandle,
-    SubscriptionOpened, SubscriptionType, SuggestOutcome, SuggestRequest, UnsubscribeDisposition,
-    UnsubscribeOutcome,
+    ClusterObserved, CommandDisposition, CommandOutcome, CommandRequest, Diagnostic, DomainInfo,
+    DomainStatus, DomainsObserved, ExecutionReferenceConflict, LeaderEndpoints, LeaderIsRemote,
+    LeaderIsServingNode, Leadership, LeadershipObserved, OutcomeOrigin, RequestRejected,
+    RequestRejection, RowsSkippedCause, ServerBody, ServerMessage, SessionEndReason, SessionEnding,
+    SourceSpan, SubscribeDisposition, SubscribeOutcome, SubscribeRequest, SubscriptionDeleted,
+    SubscriptionHandle, SubscriptionOpened, SubscriptionType, SuggestOutcome, SuggestRequest,
+    TransactionState, UnsubscribeDisposition, UnsubscribeOutcome,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -29,16 +29,24 @@ use crate::clock::{machine_nanos, Clock};
 use crate::counts::{Counts, SessionEnd};
 use crate::faults::{Faults, Scope};
 use crate::graph::{
-    ClusterStatus, DeliveryMode, Disposition, Effect, NodeStatus, Now, Published, StatementResult,
+    ClusterStatus, DeliveryMode, Effect, NodeStatus, Now, Published, StatementResult,
     SubscriptionId, World,
 };
 use crate::outbox::{Finish, Opens, OutFrame, Outbox};
 use crate::records::{is_reference, Admission, Content, Records};
 use crate::session::Session;
 use crate::statements::Statement;
+use crate::transactions::Transactions;
 use crate::{kinds, statements};
 
 pub use self::endpoints::{Answered, ForcedAt};
+
+/// How long what nobody asks for is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lifetimes {
+    pub retry_validity_nanos: i64,
+    pub transaction_idle_nanos: i64,
+}
 
 /// Where a subscription's rows go.
 #[derive(Clone)]
@@ -67,6 +75,7 @@ struct Node {
 struct State {
     world: World,
     records: Records,
+    transactions: Transactions,
     clock: Clock,
     nodes: Vec<Node>,
     leader: Option<usize>,
@@ -134,13 +143,17 @@ impl Cluster {
     pub fn new(
         nodes: Vec<(String, String)>,
         accounts: Vec<Account>,
-        retry_validity_nanos: i64,
+        lifetimes: Lifetimes,
         frozen: bool,
     ) -> Self {
         Self {
             state: Mutex::new(State {
                 world: World::new(),
-                records: Records::new(retry_validity_nanos),
+                records: Records::new(lifetimes.retry_validity_nanos),
+                transactions: Transactions::new(
+                    lifetimes.transaction_idle_nanos,
+                    lifetimes.retry_validity_nanos,
+                ),
                 clock: Clock::new(frozen),
                 leader: (!nodes.is_empty()).then_some(0),
                 nodes: nodes
@@ -236,6 +249,11 @@ impl Cluster {
             self.counts.subscriptions(state.routes.len());
             self.forget_clocks(state, session);
             self.forget_endpoints(state, session);
+            let now = state.clock.now();
+            state.transactions.settle(now);
+            state
+                .transactions
+                .close(now, session.id, end == SessionEnd::EndStream);
             state.world.advance(Now(state.clock.now()));
             true
         });
@@ -321,6 +339,7 @@ impl Cluster {
             return;
         }
         state.leader = leader;
+        state.transactions.detach_all();
         for session in state.sessions.values() {
             session
                 .outbox
@@ -374,18 +393,6 @@ impl Cluster {
             return Err(invalid("query", "the query is empty"));
         }
         check_domain(request.domain.as_deref())?;
-        if request.expected_transaction_position.is_some() || request.expected_preview.is_some() {
-            let field = if request.expected_preview.is_some() {
-                "expected_preview"
-            } else {
-                "expected_transaction_position"
-            };
-            return Err(rejected(
-                RequestRejection::UnsupportedValue,
-                Some(field),
-                "the session holds no transaction",
-            ));
-        }
         let answer = self.faults.answer(session.place());
         let mut outcome = match &answer {
             Some(answer) if !answer.execute => decided(
@@ -398,6 +405,13 @@ impl Cluster {
         if let Some(answer) = answer.filter(|answer| answer.execute) {
             outcome.disposition = answer.disposition;
             outcome.message = answer.message;
+            outcome.transaction_admission = None;
+            if let (CommandDisposition::OutcomeUnknown(_), Some(status)) =
+                (&outcome.disposition, &mut outcome.transaction)
+            {
+                status.state = TransactionState::TransactionCommitting;
+                status.applied_operations = 0;
+            }
         }
         Ok(outcome)
     }
@@ -419,26 +433,24 @@ impl Cluster {
             );
             return Ok(misplaced(reference, statement, message));
         }
-        if let [_, second, ..] = statements.as_slice() {
-            let message = format!(
-                "a command holds one statement outside a transaction; `{}` is the second of {}",
-                second.brief(),
-                statements.len()
-            );
-            return Ok(misplaced(reference, second, message));
-        }
-        self.change(|state| self.admit_statement(state, session, request))
+        self.change(|state| self.admit_statements(state, session, request, &statements))
     }
 
-    fn admit_statement(
+    fn admit_statements(
         &self,
         state: &mut State,
         session: &Session,
         request: &CommandRequest,
+        statements: &[Statement<'_>],
     ) -> Result<CommandOutcome, RequestRejected> {
         let reference = request.execution_reference.as_str();
-        if World::served_by_any_node(&request.query) {
-            return Ok(self.execute(state, request));
+        let now = state.clock.now();
+        state.transactions.settle(now);
+        if let Some(refusal) = self.ill_combined(state, session, request, statements) {
+            return Ok(refusal);
+        }
+        if statements.len() <= 1 && World::served_by_any_node(&request.query) {
+            return Ok(self.transact(state, session, request, statements).outcome);
         }
         if state.leader != Some(session.node) {
             return Ok(redirect(state, reference));
@@ -450,20 +462,25 @@ impl Cluster {
             position: request.expected_transaction_position,
             preview: request.expected_preview.clone(),
         };
-        let now = state.clock.now();
         let admission = state
             .records
             .admit(now, machine_nanos(), reference, &content)
             .map_err(|bad| invalid("execution_reference", bad.0))?;
         Ok(match admission {
             Admission::New => {
-                let outcome = self.execute(state, request);
-                state
-                    .records
-                    .record(now, reference, content, outcome.clone());
-                outcome
+                let decision = self.transact(state, session, request, statements);
+                if decision.recorded {
+                    let outcome = decision.outcome.clone();
+                    state.records.record(now, reference, content, outcome);
+                }
+                decision.outcome
             }
             Admission::Recovered(mut outcome) => {
+                if let Some(status) = &outcome.transaction {
+                    state
+                        .transactions
+                        .remember(session.id, &status.transaction_id);
+                }
                 outcome.origin = OutcomeOrigin::Recovered;
                 *outcome
             }
@@ -480,21 +497,6 @@ impl Cluster {
                 "the execution reference is older than its retry validity",
             ),
         })
-    }
-
-    fn execute(&self, state: &mut State, request: &CommandRequest) -> CommandOutcome {
-        let result = self.run(state, request.domain.as_deref(), &request.query);
-        self.counts.executed(&request.execution_reference);
-        let disposition = match result.disposition {
-            Disposition::Completed { already_existed } => {
-                CommandDisposition::CommandCompleted(CommandCompleted { already_existed })
-            }
-            Disposition::Failed => CommandDisposition::RequestFailed,
-        };
-        CommandOutcome {
-            diagnostics: result.diagnostics,
-            ..decided(&request.execution_reference, disposition, result.message)
-        }
     }
 
     /// Runs a statement for nobody in particular, as a file to load or the control endpoint does.
@@ -833,17 +835,14 @@ fn endpoints(node: &Node) -> LeaderEndpoints {
 }
 
 fn redirect(state: &State, reference: &str) -> CommandOutcome {
-    let leader = state
-        .leader
-        .and_then(|leader| state.nodes.get(leader))
-        .map(endpoints);
-    let message = match &leader {
+    let redirect = transactions::leader_redirect(state);
+    let message = match &redirect.leader {
         Some(leader) => format!("{} leads", leader.node),
         None => "no leader is known".to_owned(),
     };
     decided(
         reference,
-        CommandDisposition::LeaderRedirect(LeaderRedirect { leader }),
+        CommandDisposition::LeaderRedirect(redirect),
         message,
     )
 }

@@ -118,6 +118,9 @@ impl Control {
             (Method::GET, "health") => Ok(self.health()),
             (Method::GET, "counts") => Ok(self.cluster.counts.report()),
             (Method::GET, "batches") => Ok(json!({ "batches": self.cluster.counts.batches() })),
+            (Method::GET, "transactions") => {
+                Ok(json!({ "transactions": self.cluster.transactions() }))
+            }
             (Method::POST, _) => self.post(&path, request).await,
             _ => Err(Problem::NoSuchAction),
         };
@@ -132,7 +135,7 @@ impl Control {
             ),
             Err(Problem::NoSuchAction) => respond(
                 StatusCode::NOT_FOUND,
-                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts and batches are got") }),
+                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts, batches and transactions are got") }),
             ),
         }
     }
@@ -228,6 +231,14 @@ impl Control {
             }
             "disposition" => self.disposition(fields),
             "expire" => self.expire(fields),
+            "transaction" => {
+                let id = fields.text("id")?;
+                let action = fields.needed_text("action")?;
+                deed(move || {
+                    let id = self.cluster.with_transaction(id, &action)?;
+                    Ok(json!({ "id": id }))
+                })
+            }
             "auth" => self.auth(fields),
             "domain_info" => self.domain_info(fields),
             "clock" => self.clock(fields),

@@ -104,6 +104,8 @@ struct Totals {
     frames_out: BTreeMap<&'static str, u64>,
     executed: BTreeMap<String, u64>,
     executed_order: VecDeque<String>,
+    applied: BTreeMap<String, u64>,
+    forbidden: BTreeMap<&'static str, u64>,
     unauthenticated: u64,
     unavailable: u64,
     subscriptions: u64,
@@ -205,6 +207,20 @@ impl Counts {
                 }
             }
         });
+    }
+
+    /// A statement that a command appended to a transaction was carried out.
+    pub fn applied(&self, reference: &str) {
+        self.change(|totals| {
+            if totals.applied.len() < REFERENCES_KEPT || totals.applied.contains_key(reference) {
+                *totals.applied.entry(reference.to_owned()).or_default() += 1;
+            }
+        });
+    }
+
+    /// A session asked for what the transaction that it holds forbids.
+    pub fn forbidden(&self, what: &'static str) {
+        self.change(|totals| *totals.forbidden.entry(what).or_default() += 1);
     }
 
     pub fn call_unauthenticated(&self) {
@@ -322,6 +338,8 @@ impl Counts {
             },
             "frames": { "in": totals.frames_in, "out": totals.frames_out },
             "executed": totals.executed,
+            "applied": totals.applied,
+            "forbidden_in_transaction": totals.forbidden,
             "subscriptions": totals.subscriptions,
             "held": totals.held,
             "blocked_publications": totals.blocked_publications,

@@ -19,6 +19,7 @@ mod records;
 mod server;
 mod session;
 mod statements;
+mod transactions;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::oneshot;
 
 use crate::args::{Options, Parsed};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Lifetimes};
 use crate::control::Control;
 use crate::faults::Scope;
 use crate::outbox::Finish;
@@ -101,7 +102,10 @@ async fn serve(options: Options) -> Result<(), String> {
     let cluster = Arc::new(Cluster::new(
         nodes,
         options.accounts,
-        options.retry_validity_nanos,
+        Lifetimes {
+            retry_validity_nanos: options.retry_validity_nanos,
+            transaction_idle_nanos: options.transaction_idle_nanos,
+        },
         options.frozen_time,
     ));
     if let Some(path) = &options.load {

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use nervix_wire::types::{
-    CancelOutcome, CancelState, CancellationStage, ClientMessage, ClientRequest, DomainList,
-    DomainNotFound, DomainSelected, DomainSelection, DomainSelectionOutcome,
-    DomainSnapshotObserved, NoticeLevel, Reply, ReplyBody, RequestCancelled, RequestRejected,
-    RequestRejection, ServerBody, ServerMessage, ServerNotice,
+    CancelOutcome, CancelState, CancellationStage, ClientMessage, ClientRequest,
+    DomainClockAttachDisposition, DomainClockAttachOutcome, DomainClockDetachDisposition,
+    DomainClockDetachOutcome, DomainList, DomainNotFound, DomainSelected, DomainSelection,
+    DomainSelectionOutcome, DomainSnapshotObserved, NoticeLevel, Reply, ReplyBody,
+    RequestCancelled, RequestRejected, RequestRejection, ServerBody, ServerMessage, ServerNotice,
+    SubscribeDisposition, SubscribeOutcome, UnsubscribeDisposition, UnsubscribeOutcome,
 };
 use nervix_wire::{EncodeError, Frame, Violation, FRAME_LIMIT};
 use parking_lot::Mutex;
@@ -698,6 +700,9 @@ fn handle(
     request_id: u64,
     request: ClientRequest,
 ) -> Answered<Answer> {
+    if let Some(refusal) = in_transaction(cluster, session, &request) {
+        return Answered::Now(refusal.into());
+    }
     let answered = match request {
         ClientRequest::SubmitBatchRequest(request) => {
             let answered = cluster.submit_batch(session, request_id, &request);
@@ -723,6 +728,14 @@ fn handle(
                 }
                 ReplyBody::CommandOutcome(outcome).into()
             })
+        }
+        ClientRequest::AttachTransactionRequest(request) => {
+            let outcome = cluster.attach_transaction(session, &request);
+            Ok(ReplyBody::AttachOutcome(outcome).into())
+        }
+        ClientRequest::InspectTransactionRequest(request) => {
+            let outcome = cluster.inspect_transaction(session, &request);
+            Ok(ReplyBody::InspectionOutcome(outcome).into())
         }
         ClientRequest::SuggestRequest(request) => cluster
             .suggest(&request)
@@ -773,6 +786,40 @@ fn handle(
         )),
     };
     Answered::Now(answered.unwrap_or_else(Answer::from))
+}
+
+/// The refusal of what a session may not ask for while it holds a transaction. Opens of endpoints have their own.
+fn in_transaction(
+    cluster: &Cluster,
+    session: &Session,
+    request: &ClientRequest,
+) -> Option<ReplyBody> {
+    let why = || cluster.forbids(session, kinds::request_kind(request));
+    Some(match request {
+        ClientRequest::SubscribeRequest(_) => ReplyBody::SubscribeOutcome(SubscribeOutcome {
+            message: why()?,
+            disposition: SubscribeDisposition::RequestFailed,
+            diagnostics: Vec::new(),
+        }),
+        ClientRequest::UnsubscribeRequest(_) => ReplyBody::UnsubscribeOutcome(UnsubscribeOutcome {
+            message: why()?,
+            disposition: UnsubscribeDisposition::RequestFailed,
+            diagnostics: Vec::new(),
+        }),
+        ClientRequest::AttachDomainClockRequest(_) => {
+            ReplyBody::DomainClockAttachOutcome(DomainClockAttachOutcome {
+                message: why()?,
+                disposition: DomainClockAttachDisposition::RequestFailed,
+            })
+        }
+        ClientRequest::DetachDomainClockRequest(_) => {
+            ReplyBody::DomainClockDetachOutcome(DomainClockDetachOutcome {
+                message: why()?,
+                disposition: DomainClockDetachDisposition::RequestFailed,
+            })
+        }
+        _ => return None,
+    })
 }
 
 fn select(cluster: &Cluster, domain: String) -> Result<Answer, RequestRejected> {
@@ -907,6 +954,7 @@ fn too_large(cluster: &Cluster, request_id: u64, error: &EncodeError) -> OutFram
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
+    use crate::cluster::Lifetimes;
     use nervix_wire::types::{CommandDisposition, CommandOutcome, OutcomeOrigin};
     use nervix_wire::{decode_server, Reassembler};
 
@@ -936,7 +984,7 @@ mod tests {
 
     fn frames(message: &ServerMessage) -> Vec<OutFrame> {
         let nodes = vec![("node-1".to_owned(), "http://127.0.0.1:1".to_owned())];
-        let cluster = Cluster::new(nodes, Vec::new(), 1, false);
+        let cluster = Cluster::new(nodes, Vec::new(), Lifetimes::default(), false);
         let session = Session::new(1, 0, "default".to_owned());
         reply_frames(&cluster, &session, 9, "CommandOutcome", message)
     }

@@ -10,10 +10,10 @@
 mod support;
 
 use nervix_wire::types::{
-    CancelRequest, CancelState, CancellationStage, ClientRequest, CommandDisposition,
-    CommandRequest, DomainSelection, ExecutionReferenceConflictKind, Leadership, OutcomeOrigin,
-    ReplyBody, RequestRejected, RequestRejection, SelectDomainRequest, ServerBody,
-    SessionEndReason, SuggestRequest,
+    CancelRequest, CancelState, CancellationStage, ChoiceLookupRequest, ChoiceTarget,
+    ClientRequest, CommandDisposition, CommandRequest, DomainSelection,
+    ExecutionReferenceConflictKind, Leadership, OutcomeOrigin, ReplyBody, RequestRejected,
+    RequestRejection, SelectDomainRequest, ServerBody, SessionEndReason, SuggestRequest,
 };
 use serde_json::{json, Value};
 use support::{call, command, reference, subscribe, Node, Over, Session};
@@ -188,12 +188,15 @@ async fn defects_of_a_request_are_answered_with_the_field_and_end_nothing() {
         rejection(session.ask(select("")).await).field.as_deref(),
         Some("domain")
     );
-    let attach =
-        ClientRequest::AttachTransactionRequest(nervix_wire::types::AttachTransactionRequest {
-            transaction_id: "t".to_owned(),
-        });
+    let lookup = ClientRequest::ChoiceLookupRequest(ChoiceLookupRequest {
+        target: ChoiceTarget::DomainPace,
+        dependencies: Vec::new(),
+        search: String::new(),
+        page_size: 1,
+        page_cursor: None,
+    });
     assert_eq!(
-        rejection(session.ask(attach).await).rejection,
+        rejection(session.ask(lookup).await).rejection,
         RequestRejection::UnsupportedRequest
     );
     assert!(matches!(

@@ -107,7 +107,17 @@ impl Engine {
                 }
                 self.back_off(now, execution);
             }
-            _ => self.settle(execution, of_command(reply)),
+            _ => {
+                let mut outcome = of_command(reply);
+                let of = self
+                    .executions
+                    .get(&execution)
+                    .and_then(|held| held.transaction.clone());
+                if of.is_some() && outcome.transaction.is_none() {
+                    outcome.transaction = self.transaction_ended(of.as_deref());
+                }
+                self.settle(execution, outcome);
+            }
         }
     }
 
@@ -269,7 +279,7 @@ impl Engine {
             )),
             _ => None,
         };
-        let wanted_preview = held.preview.clone();
+        let (wanted_position, wanted_preview) = (held.position, held.preview.clone());
         if self.awaits_transaction_command(execution) {
             return false;
         }
@@ -292,15 +302,19 @@ impl Engine {
                 }
                 let route = route(&query, self.holds_transaction());
                 if let (Some(lost), false) = (self.transaction_lost(), is_local(&route)) {
+                    let refused = Outcome {
+                        transaction: self.transaction_ended(None),
+                        ..local(Disposition::Failed, lost)
+                    };
                     match &route {
                         Route::Command(Act::Begin) => self.leave_lost_transaction(),
                         Route::Command(Act::Revert) => {
                             self.leave_lost_transaction();
-                            self.settle(execution, local(Disposition::Failed, lost));
+                            self.settle(execution, refused);
                             return true;
                         }
                         _ => {
-                            self.settle(execution, local(Disposition::Failed, lost));
+                            self.settle(execution, refused);
                             return true;
                         }
                     }
@@ -321,9 +335,11 @@ impl Engine {
                     Some((transaction, position, preview)) => {
                         let preview = wanted_preview
                             .or(preview.filter(|_| route == Route::Command(Act::Commit)));
+                        // One that it was prepared with is that of its first sending.
+                        let position = wanted_position.unwrap_or(position);
                         (route, Some(transaction), Some(position), preview)
                     }
-                    None => (route, None, None, wanted_preview),
+                    None => (route, None, wanted_position, wanted_preview),
                 }
             }
         };

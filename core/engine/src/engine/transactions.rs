@@ -27,6 +27,8 @@ pub(super) struct Held {
     /// What the newest append's admission, or an inspection at this position, would commit.
     preview: Option<TransactionPreviewIdentity>,
     pub(super) binding: Binding,
+    /// How it ended, once a server said so.
+    ended: Option<TransactionStatus>,
     /// The host asked to end it on this exchange and the server could not, so there is nothing to tell when it turns out to be
     /// over.
     ending: Option<ConnId>,
@@ -66,6 +68,13 @@ impl Engine {
             )),
             _ => None,
         }
+    }
+
+    /// How the transaction that is lost ended, where a server said so.
+    pub(super) fn transaction_ended(&self, transaction: Option<&str>) -> Option<TransactionStatus> {
+        let held = self.transaction.as_ref()?;
+        let concerned = transaction.is_none_or(|id| *held.id == *id);
+        held.ended.clone().filter(|_| concerned)
     }
 
     /// Whether what the manual forbids beside a transaction must wait on this exchange (L-3, P-1, EC-1).
@@ -261,6 +270,9 @@ impl Engine {
                 }
                 AttachDisposition::TransactionAlreadyFinished(finished) => {
                     self.set_binding(Binding::Lost(finished_text(&finished.transaction)));
+                    if let Some(held) = &mut self.transaction {
+                        held.ended = Some(finished.transaction);
+                    }
                 }
                 AttachDisposition::RequestFailed => {
                     self.set_binding(Binding::Lost(format!(
@@ -344,6 +356,7 @@ impl Engine {
                         accepted: status.accepted_operations,
                         preview: None,
                         binding: Binding::Bound(conn),
+                        ended: None,
                         ending: None,
                         backoff: Backoff::default(),
                     });

@@ -15,6 +15,7 @@ mod clocks;
 mod commands;
 mod consumers;
 mod frames;
+mod given;
 mod producers;
 mod reach;
 mod requests;

@@ -171,6 +171,24 @@ fn calls_without_their_objects_are_invalid() {
             INVALID_ARGUMENT
         );
         assert_eq!(
+            kind(nxx_session_prepare(
+                null_mut(),
+                b"X".as_ptr(),
+                1,
+                null(),
+                0,
+                null(),
+                null(),
+                0,
+                0,
+                null(),
+                0,
+                null(),
+                &mut execution
+            )),
+            INVALID_ARGUMENT
+        );
+        assert_eq!(
             kind(nx_session_execute(null_mut(), null(), null(), &mut outcome)),
             INVALID_ARGUMENT
         );

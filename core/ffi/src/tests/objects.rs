@@ -8,7 +8,8 @@ use nervix_wire::types::{
     BackupArchiveSummary, BackupResources, Diagnostic, DomainStatus, Fingerprint, OutcomeOrigin,
     RestoreMode, RestoreReport, RestoreStepKind, RestoreStepOutcome, RestoreStepReport,
     RestoredDomain, ScalarType, SourceSpan, SuggestOutcome, Suggestion, SuggestionKind,
-    SuggestionStatus, TextEdit,
+    SuggestionStatus, TextEdit, TransactionFailed, TransactionOperationAdmission,
+    TransactionPreviewIdentity, TransactionState, TransactionStatus,
 };
 
 use super::rows::{branched, field, fixed, list, nullable, scalar, schema, sensitive};
@@ -91,8 +92,24 @@ fn outcome() -> Outcome {
                 step(RestoreStepOutcome::Failed),
             ],
         }),
-        transaction: None,
-        admission: None,
+        transaction: Some(TransactionStatus {
+            transaction_id: "t-1".to_owned(),
+            domain: "d".to_owned(),
+            state: TransactionState::TransactionFailed(TransactionFailed {
+                failing_operation: 2,
+                error: "why".to_owned(),
+            }),
+            accepted_operations: 3,
+            applied_operations: 1,
+        }),
+        admission: Some(TransactionOperationAdmission {
+            operation: 3,
+            preview: TransactionPreviewIdentity {
+                transaction_id: "t-1".to_owned(),
+                position: 3,
+                planning_basis: Fingerprint { bytes: [6; 32] },
+            },
+        }),
     }
 }
 
@@ -241,6 +258,95 @@ fn an_outcome_reads_as_it_is() {
         );
         assert_eq!(diagnostic(handle, Some(0), 0), Err(INVALID_ARGUMENT));
         assert_eq!(diagnostic(handle, Some(2), 0), Err(INVALID_ARGUMENT));
+    }
+}
+
+// rule
+#[test]
+fn an_outcome_tells_of_its_transaction() {
+    let object = OutcomeObject {
+        outcome: Arc::new(outcome()),
+    };
+    let handle: *const OutcomeObject = &object;
+    // SAFETY: the outcome is a live one, and the places can be written to, or are NULL.
+    unsafe {
+        let (mut state, mut accepted, mut applied) = (0, 0, 0);
+        let mut domain = Vec::new();
+        let id = buffer(|id, id_len| {
+            domain = buffer(|text, len| {
+                assert!(nxx_outcome_transaction(
+                    handle,
+                    id,
+                    id_len,
+                    text,
+                    len,
+                    &mut state,
+                    &mut accepted,
+                    &mut applied
+                ));
+            });
+        });
+        assert_eq!((id, domain), (b"t-1".to_vec(), b"d".to_vec()));
+        assert_eq!((state, accepted, applied), (4, 3, 1));
+        let mut operation = 0;
+        let why = buffer(|text, len| {
+            assert!(nxx_outcome_transaction_failure(
+                handle,
+                &mut operation,
+                text,
+                len
+            ))
+        });
+        assert_eq!((why, operation), (b"why".to_vec(), 2));
+        let (mut operation, mut position) = (0, 0);
+        let mut basis = Vec::new();
+        let id = buffer(|id, id_len| {
+            basis = buffer(|text, len| {
+                assert!(nxx_outcome_admission(
+                    handle,
+                    &mut operation,
+                    id,
+                    id_len,
+                    &mut position,
+                    text,
+                    len
+                ));
+            });
+        });
+        assert_eq!((id, basis), (b"t-1".to_vec(), vec![6; 32]));
+        assert_eq!((operation, position), (3, 3));
+
+        let bare = OutcomeObject {
+            outcome: Arc::new(bare()),
+        };
+        let none = null_mut();
+        for handle in [&bare as *const OutcomeObject, null()] {
+            assert!(!nxx_outcome_transaction(
+                handle,
+                none,
+                null_mut(),
+                none,
+                null_mut(),
+                null_mut(),
+                null_mut(),
+                null_mut()
+            ));
+            assert!(!nxx_outcome_transaction_failure(
+                handle,
+                null_mut(),
+                none,
+                null_mut()
+            ));
+            assert!(!nxx_outcome_admission(
+                handle,
+                null_mut(),
+                none,
+                null_mut(),
+                null_mut(),
+                none,
+                null_mut()
+            ));
+        }
     }
 }
 

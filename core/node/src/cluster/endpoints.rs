@@ -145,11 +145,11 @@ fn taken(request_id: u64) -> RequestRejected {
     )
 }
 
-fn opener(session: &Session) -> Opener {
+fn opener(session: &Session, in_transaction: bool) -> Opener {
     Opener {
         session: session.id,
         node: u64::try_from(session.node).unwrap_or(u64::MAX),
-        in_transaction: false,
+        in_transaction,
         available: true,
     }
 }
@@ -173,7 +173,9 @@ impl Cluster {
         }
         let opened = self.change(|state| {
             let now = Now(state.clock.now());
-            let opened = state.world.open_producer(now, opener(session), request);
+            let in_transaction = self.is_forbidden(state, session, "OpenIngestorRequest");
+            let opener = opener(session, in_transaction);
+            let opened = state.world.open_producer(now, opener, request);
             if let Ok((id, _)) = &opened {
                 session.outbox.open_producer(request_id);
                 let mut endpoints = self.endpoints.lock();
@@ -310,7 +312,9 @@ impl Cluster {
         }
         let opened = self.change(|state| {
             let now = Now(state.clock.now());
-            let opened = state.world.open_consumer(now, opener(session), request);
+            let in_transaction = self.is_forbidden(state, session, "OpenEmitterRequest");
+            let opener = opener(session, in_transaction);
+            let opened = state.world.open_consumer(now, opener, request);
             if let Ok((id, _)) = &opened {
                 let mut endpoints = self.endpoints.lock();
                 endpoints.consumer_names.insert(name, *id);

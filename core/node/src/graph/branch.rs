@@ -9,7 +9,7 @@ use super::columns::Column;
 use crate::lang::ast::Field;
 
 /// The key of a concrete branch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BranchKey {
     /// What readers see, sensitive values withheld.
     pub cells: Arc<[CellValue]>,

@@ -128,11 +128,13 @@ fn run(
         }
         Statement::Restore { .. } => Err(other_request("RESTORE", "a RestoreBackup call")),
         Statement::Backup { .. } => Err(unsupported("BACKUP")),
-        Statement::Begin => Err(unsupported("BEGIN")),
-        Statement::Commit => Err(unsupported("COMMIT")),
-        Statement::Revert => Err(unsupported("REVERT")),
-        Statement::ShowTransactions => Err(unsupported("SHOW TRANSACTIONS")),
-        Statement::DescribeTransaction { .. } => Err(unsupported("DESCRIBE TRANSACTION")),
+        Statement::Begin
+        | Statement::Commit
+        | Statement::Revert
+        | Statement::ShowTransactions
+        | Statement::DescribeTransaction { .. } => Err(Failure::new(
+            "a transaction is a session's matter, and this statement comes without one",
+        )),
         Statement::ShowClusterStatus => Ok(Done::says(describe::cluster(cluster))),
         Statement::CreateDomain {
             if_not_exists,

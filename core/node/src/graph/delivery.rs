@@ -39,7 +39,7 @@ pub struct Published {
     pub deliveries: Vec<Delivery>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Delivery {
     pub subscription: SubscriptionId,
     /// In relay order within each branch; each payload is one frame.
@@ -179,7 +179,7 @@ pub fn row_schema(view: &RelayView<'_>) -> RowSchema {
 }
 
 /// What a subscription takes of a relay.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader {
     pub id: SubscriptionId,
     pub name: String,
@@ -190,7 +190,7 @@ pub struct Reader {
 }
 
 /// Takes an even share of batches. Which ones does not depend on chance, so that a test can tell.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Sampler {
     rate: f64,
     seen: f64,

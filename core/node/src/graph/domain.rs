@@ -20,7 +20,7 @@ use super::relay::RelayBatch;
 use super::{Now, SubscriptionId};
 use crate::lang::ast::{Pace, StartAt};
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Domain {
     pub name: String,
     pub pace: Pace,

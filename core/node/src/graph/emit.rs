@@ -47,7 +47,7 @@ const REJECTED: &str = "rejected";
 type Place = (usize, Option<Vec<u8>>);
 
 /// A relay that is read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Inlet {
     pub relay: String,
     fields: Arc<[Field]>,
@@ -59,7 +59,7 @@ pub struct Inlet {
     pub position: (u64, usize),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Collector {
     key: Option<Arc<BranchKey>>,
     batches: Vec<RecordBatch>,
@@ -71,7 +71,7 @@ struct Collector {
 }
 
 /// A batch for consumers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct OutBatch {
     pub identity: [u8; 16],
     inlet: usize,
@@ -99,7 +99,7 @@ pub enum OutState {
     },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct EmitterState {
     pub attached: bool,
     pub mode: AckMode,

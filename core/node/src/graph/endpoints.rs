@@ -46,7 +46,7 @@ pub struct Opener {
 }
 
 /// What happened, for the caller to deliver. Effects of one producer or consumer are in the order they must be seen.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Effect {
     /// The outcome of a submission: exactly one for each call of `submit`.
     Submission {
@@ -105,7 +105,7 @@ const FRAME_OVERHEAD: u64 = 256;
 type Named<T> = BTreeMap<(String, String), VecDeque<T>>;
 
 /// Endpoints by number, what happened to them, and what tests decided beforehand.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Endpoints {
     newest: u64,
     producers: BTreeMap<ProducerId, String>,

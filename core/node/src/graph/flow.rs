@@ -28,7 +28,7 @@ use nervix_wire::types::SubmissionRefusal;
 /// The most rows of a submitted batch.
 pub const MAX_BATCH_ROWS: usize = 65_536;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Consumer {
     pub emitter: String,
     pub opener: Opener,
@@ -62,7 +62,7 @@ impl Consumer {
 }
 
 /// Everything that runs in one generation of a domain.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Flow {
     pub generation: u64,
     clock: Option<PacedClock>,

@@ -27,7 +27,7 @@ const VALIDATION: &str = "validation";
 /// A branch by its key's identity; None for an unbranched relay.
 type BufferKey = Option<Vec<u8>>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Buffer {
     key: Option<Arc<BranchKey>>,
     batches: Vec<RecordBatch>,
@@ -37,7 +37,7 @@ struct Buffer {
     deadline: i64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct IngestorState {
     pub mode: AckMode,
     pub fields: Arc<[Field]>,

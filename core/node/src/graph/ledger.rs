@@ -83,7 +83,7 @@ pub struct SourceCounts {
     pub admitted_batches: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Producer {
     pub ingestor: String,
     pub opener: Opener,
@@ -96,7 +96,7 @@ pub struct Producer {
     pub draining: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Submission {
     ingestor: String,
     producer: ProducerId,
@@ -115,7 +115,7 @@ impl Submission {
 }
 
 /// Producers, submissions, and what is to be said about them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Ledger {
     newest: u64,
     submissions: BTreeMap<SubmissionId, Submission>,

@@ -25,6 +25,7 @@ mod json;
 mod ledger;
 mod program;
 mod relay;
+mod staging;
 mod suggest;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ use nervix_wire::types::{
 pub use delivery::{Delivery, Published};
 pub use endpoints::{ConsumerId, Effect, Opener, ProducerId, Tag};
 pub use failure::Failure;
+pub use staging::Act;
 
 use crate::lang::ast::Statement;
 use crate::lang::parse::parse_script;
@@ -112,7 +114,7 @@ pub struct OpenedSubscription {
 }
 
 /// Every domain with its models and the subscriptions on them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct World {
     domains: BTreeMap<String, Domain>,
     /// The newest subscription's number.

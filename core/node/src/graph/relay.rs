@@ -24,7 +24,7 @@ const DEFAULT_CAPACITY: usize = 16;
 pub const MAX_WAITING_BYTES: usize = 32 << 20;
 
 /// Rows of one branch on their way through a relay.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RelayBatch {
     pub source: Arc<Source>,
     pub key: Option<Arc<BranchKey>>,
@@ -58,7 +58,7 @@ impl RelayBatch {
 /// Batches on the way to relays that are named.
 pub type Outbox = Vec<(String, RelayBatch)>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RelayState {
     pub capacity: usize,
     pub waiting: VecDeque<RelayBatch>,
@@ -126,7 +126,7 @@ impl RelayState {
 }
 
 /// What becomes of rows that fail.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum ErrorPolicy {
     Log,
     Ignore,

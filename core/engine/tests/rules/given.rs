@@ -1,0 +1,148 @@
+//! Commands that are prepared with more than their text, and what is told of a transaction that ended meanwhile: E-2, E-3,
+//!
+
+use nervix_engine::{Call, Disposition, ErrorKind, ExecutionId, Given};
+use nervix_wire::types::*;
+
+use crate::bench::Bench;
+use crate::common::frames::*;
+use crate::common::watch::GivenParts;
+
+const REFERENCE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+fn prepare(bench: &mut Bench, query: &str, given: Given) -> Result<ExecutionId, ErrorKind> {
+    let now = bench.time();
+    let parts = GivenParts {
+        position: given.position.is_some(),
+        preview: given.preview.is_some(),
+    };
+    let (id, reference) = bench
+        .engine
+        .prepare_with(now, query, [7; 10], given)
+        .map_err(|error| error.kind)?;
+    bench.watch.given.insert(reference.to_string(), parts);
+    Ok(id)
+}
+
+// rule: E-2, E-3
+#[test]
+fn a_given_reference_and_position_are_sent_and_repeated_as_they_are() {
+    let (mut bench, conn) = Bench::connected();
+    let given = Given {
+        reference: Some(REFERENCE.into()),
+        position: Some(4),
+        preview: None,
+    };
+    let execution = prepare(&mut bench, "STOP;", given).unwrap();
+    let call = bench.call(Call::Execute(execution));
+    let (_, first) = bench.command(conn);
+    assert_eq!(first.execution_reference, REFERENCE);
+    assert_eq!(first.expected_transaction_position, Some(4));
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (request, second) = bench.command(conn);
+    assert_eq!(second, first);
+    bench.reply(conn, request, completed(REFERENCE));
+    assert_eq!(bench.outcome(call).reference.as_deref(), Some(REFERENCE));
+}
+
+// rule
+#[test]
+fn a_given_preview_takes_the_place_of_the_newest_and_leaves_the_position() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    bench.append(conn, "t", 1);
+    bench.append(conn, "t", 2);
+    let reviewed = preview("t", 1, 9);
+    let given = Given {
+        preview: Some(reviewed.clone()),
+        ..Given::default()
+    };
+    let execution = prepare(&mut bench, "COMMIT;", given).unwrap();
+    bench.call(Call::Execute(execution));
+    let (_, commit) = bench.command(conn);
+    assert_eq!(commit.expected_preview, Some(reviewed));
+    assert_eq!(commit.expected_transaction_position, Some(2));
+}
+
+// rule: E-1, X-4
+#[test]
+fn what_cannot_be_given_is_refused() {
+    let (mut bench, conn) = Bench::connected();
+    for reference in [
+        "",
+        "mine",
+        "01890a5d-ac96-474b-bcce-b302099a8057",
+        "01890A5D-AC96-774B-BCCE-B302099A8057",
+        "01890a5d-ac96-774b-ccce-b302099a8057",
+    ] {
+        let given = Given {
+            reference: Some(reference.into()),
+            ..Given::default()
+        };
+        assert_eq!(
+            prepare(&mut bench, "STOP;", given),
+            Err(ErrorKind::InvalidArgument),
+            "{reference}"
+        );
+    }
+    let given = Given {
+        preview: Some(preview("t", 1, 1)),
+        ..Given::default()
+    };
+    assert_eq!(
+        prepare(&mut bench, "REVERT;", given),
+        Err(ErrorKind::InvalidArgument)
+    );
+    bench.sends_nothing(conn);
+}
+
+// rule
+#[test]
+fn outcomes_after_the_end_of_a_transaction_say_how_it_ended() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    bench.lose(conn);
+    let (call, _, _) = bench.execute("STOP;");
+    let conn = bench.reconnected();
+    let (request, _) = bench.transaction_attach(conn);
+    let expired = transaction_in("t", TransactionState::TransactionExpired, 0);
+    bench.reply(conn, request, transaction_finished(expired.clone()));
+    // What it was decided to be is not known before the attach was answered, and nothing of it was sent.
+    let outcome = bench.outcome(call);
+    assert_eq!(outcome.disposition, Disposition::Failed);
+    assert!(outcome.decided_locally);
+    assert_eq!(outcome.transaction, Some(expired.clone()));
+
+    let (call, _, _) = bench.execute("REVERT;");
+    assert_eq!(bench.outcome(call).transaction, Some(expired));
+    let (call, _, reference) = bench.execute("STOP;");
+    let (request, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, None);
+    bench.reply(conn, request, completed(&reference));
+    assert_eq!(bench.outcome(call).transaction, None);
+}
+
+// rule: X-6, E-6
+#[test]
+fn an_append_that_was_never_admitted_fails_with_the_end_of_its_transaction() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    let (call, _, reference) = bench.execute("STOP;");
+    let (_, append) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (request, _) = bench.transaction_attach(conn);
+    let expired = transaction_in("t", TransactionState::TransactionExpired, 0);
+    bench.reply(conn, request, transaction_finished(expired.clone()));
+    let (request, again) = bench.command(conn);
+    assert_eq!(again, append);
+    bench.reply(
+        conn,
+        request,
+        command_failed(&reference, "it was never admitted"),
+    );
+    let outcome = bench.outcome(call);
+    assert_eq!(outcome.disposition, Disposition::Failed);
+    assert_eq!(outcome.transaction, Some(expired));
+}

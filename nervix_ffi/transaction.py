@@ -1,0 +1,257 @@
+"""Transactions: statements that are checked one by one and carried out together.
+
+Owns what a ``with`` block does at its end, and which outcome tells what about the transaction. Positions, attaching again and
+repetition are the library's.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nervix_ffi._library import extension, library
+from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.enums import Disposition, ErrorKind, TransactionState
+from nervix_ffi.errors import (
+    CommandNotCompleted,
+    Error,
+    InvalidArgumentError,
+    PreviewStale,
+    TransactionError,
+    UnsupportedError,
+)
+from nervix_ffi.outcome import Outcome, TransactionAdmission, TransactionPreview, TransactionStatus
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from nervix_ffi.session import Execution, Session
+
+__all__ = ["Transaction"]
+
+#: How long the end of a block that raised waits for its revert, in seconds.
+REVERT_PATIENCE = 10.0
+
+#: After these a command may have happened.
+_MAYBE = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED, ErrorKind.CLOSED)
+
+_COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
+_REVERT = re.compile(r"\s*REVERT\s*;?\s*", re.IGNORECASE)
+
+
+class Transaction:
+    """A transaction of a session, made by ``Session.transaction``.
+
+    ``with session.transaction("shop") as tx:`` begins it. Each ``tx.execute`` is checked against what was accepted before it, and
+    changes nothing yet (X-3). Leaving the block commits it; a block that raises reverts it instead. The session holds it meanwhile,
+    so whatever else the session runs that is no read becomes part of it, and subscriptions, clocks, producers, consumers and USE are
+    refused (L-3). A lost connection or a new leader interrupts nothing: the library attaches the transaction again (D-5, X-6).
+
+    It expires when nothing is appended for the server's idle timeout, 15 minutes by default (X-8). Where the library lacks the
+    ``transactions`` extension, ``id``, ``status``, ``admission`` and ``preview`` stay None.
+    """
+
+    def __init__(self, session: Session, domain: str, timeout: float | None, cancel: Cancel | None) -> None:
+        self._session = session
+        self._selected: str | None = None
+        self._timeout = timeout
+        self._cancel = cancel
+        self._begun = False
+        self._done = False
+        self._left = False
+        self._deciding: Execution | None = None
+        self._failure: TransactionError | None = None
+        #: The domain that it is of.
+        self.domain = domain
+        #: How it stood when an outcome last reported it.
+        self.status: TransactionStatus | None = None
+        #: What the newest ``execute`` was accepted as.
+        self.admission: TransactionAdmission | None = None
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "open" if self._begun else "not begun"
+        return f"<Transaction {self.id or ''} of {self.domain}, {state}>"
+
+    @property
+    def id(self) -> str | None:
+        """Its identity (X-1)."""
+        return None if self.status is None else self.status.id
+
+    @property
+    def preview(self) -> TransactionPreview | None:
+        """What a commit would carry out, as the newest ``execute`` was told; None before the first.
+
+        Keep the one that was reviewed and pass it to ``commit`` (X-4).
+        """
+        return None if self.admission is None else self.admission.preview
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is known to be over: committed, reverted, failed, expired, or taken over by another session."""
+        return self._done
+
+    def __enter__(self) -> Transaction:
+        self.begin(timeout=self._timeout, cancel=self._cancel)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: TracebackType | None) -> None:
+        if kind is not None:
+            # What the block raised is the news. A transaction that cannot be reverted now expires.
+            self._abandon()
+        elif self._failure is not None:
+            # A block that went on after this would end as if all were well.
+            self._abandon()
+            raise self._failure
+        elif not self._done:
+            try:
+                self.commit(timeout=self._timeout, cancel=self._cancel)
+            except BaseException:
+                self._abandon()
+                raise
+
+    def _abandon(self) -> None:
+        """Lets go of it without a commit, unless one may have happened."""
+        with suppress(Error):
+            if self._failure is not None:
+                self._leave()
+            elif self._begun and not self._done and self._deciding is None:
+                self.revert(timeout=REVERT_PATIENCE)
+
+    def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
+        """Begins it; a ``with`` block does. Raises CommandFailed when the domain is missing or the session holds a transaction,
+        and whatever ``Execution.run`` raises. After UncertainError, run the error's ``execution`` again: the session then holds
+        the transaction, and REVERT lets go of it.
+        """
+        if self._begun:
+            raise InvalidArgumentError("a transaction begins once; make another one with session.transaction()")
+        session = self._session
+        self._selected = session.domain
+        outcome = session._in_domain(self.domain, "BEGIN;", Limit(timeout, cancel), check=True)
+        self._begun = True
+        self.status = outcome.transaction
+        session._transaction = weakref.ref(self)
+        # The library has selected it as well.
+        session._domain = self.domain
+        return outcome
+
+    def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
+        """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
+
+        The outcome says that it was accepted, not that it was carried out (X-3). A refused statement raises CommandFailed, and
+        leaves the transaction as it was; of several, those before the refused one stay accepted (``outcome.statements``, E-7).
+        Raises TransactionTakenOver, TransactionExpired or TransactionFinished when it is over, and whatever ``Execution.run``
+        raises. After UncertainError run the error's ``execution`` again before anything else, or let the block revert: the statement
+        may have been accepted, and a commit without ``expected_preview`` would then carry it out.
+        """
+        if _COMMIT.fullmatch(query):
+            return self._decide(query, None, Limit(timeout, cancel), check)
+        if _REVERT.fullmatch(query):
+            return self.revert(timeout=timeout, cancel=cancel)
+        self._check()
+        return self._session.execute(query, timeout=timeout, cancel=cancel, check=check)
+
+    def commit(
+        self,
+        *,
+        expected_preview: TransactionPreview | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Outcome:
+        """Carries out everything that was accepted, in order. ``timeout`` is in seconds.
+
+        With ``expected_preview``, only if the transaction is still what that preview showed: otherwise PreviewStale is raised,
+        nothing was applied, and the transaction stays open (X-4); catch it inside of the block to go on. Without it, the newest
+        preview is expected. A commit whose outcome is unknown is asked about again, as it was. Raises
+        UnsupportedError for a preview when the library lacks the ``transactions`` extension; TransactionFailed when an operation
+        failed; TransactionTakenOver, TransactionExpired or TransactionFinished when it is over; and whatever ``Execution.run``
+        raises. After UncertainError the commit may have happened: nothing is reverted, and running the error's ``execution``
+        again tells (X-5).
+        """
+        return self._decide("COMMIT;", expected_preview, Limit(timeout, cancel), True)
+
+    def revert(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
+        """Ends it without carrying anything out. ``timeout`` is in seconds. Raises what ``execute`` raises, and InvalidArgumentError
+        while the outcome of a commit is unknown.
+        """
+        if self._failure is not None:
+            self._leave()
+        self._check()
+        if self._deciding is not None:
+            raise InvalidArgumentError(
+                f"the commit may have happened (reference {self._deciding.reference}): commit again to learn what became of it"
+            )
+        outcome = self._session.execute("REVERT;", timeout=timeout, cancel=cancel)
+        self._finish()
+        return outcome
+
+    def _decide(self, query: str, preview: TransactionPreview | None, limit: Limit, check: bool) -> Outcome:
+        self._check()
+        if preview is not None and not extension("transactions"):
+            raise UnsupportedError(
+                f"committing against a preview needs a library with the transactions extension, which {library().path} lacks; "
+                "commit without expected_preview"
+            )
+        # A commit that may have happened is asked about, and never made a second time (E-3).
+        execution = self._deciding or self._session._prepare(query, limit, preview=preview)
+        self._deciding = execution
+        try:
+            return self._session._run(execution, limit, check)
+        except Error as failure:
+            if failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted):
+                self._deciding = None
+            raise
+
+    def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
+        """Takes what the outcome of any command of the session tells of this transaction."""
+        if execution is self._deciding and outcome.disposition != Disposition.OUTCOME_UNKNOWN:
+            self._deciding = None
+            if failure is None:
+                self._finish()
+        status, before = outcome.transaction, self.status
+        if status is not None and (before is None or (status.id == before.id and status.accepted >= before.accepted)):
+            self.status = status
+            if status.state not in (TransactionState.OPEN, TransactionState.COMMITTING):
+                self._finish()
+        admission, newest = outcome.admission, self.admission
+        if (
+            admission is not None
+            and admission.preview.transaction == self.id
+            and (newest is None or admission.operation > newest.operation)
+        ):
+            self.admission = admission
+        if isinstance(failure, TransactionError) and not isinstance(failure, PreviewStale):
+            self._failure = failure
+            self._finish()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._begun:
+            raise InvalidArgumentError("the transaction has not begun; use it as a context manager, or call begin()")
+        if self._done:
+            raise InvalidArgumentError("the transaction is finished; make another one with session.transaction()")
+
+    def _finish(self) -> None:
+        """Nothing of it is left to do; the session's domain is what it was before."""
+        if self._done:
+            return
+        self._done = True
+        session, selected = self._session, self._selected
+        session._transaction = lambda: None
+        if selected is not None and selected != self.domain:
+            # Refused while the library holds on to a lost transaction: then it follows when that is left.
+            with suppress(Error):
+                session.use(selected)
+
+    def _leave(self) -> None:
+        """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
+        if self._left or self._session._transaction() is not None:
+            # What the session holds by now is another one.
+            return
+        self._left = True
+        with suppress(Error):
+            self._session.execute("REVERT;", timeout=REVERT_PATIENCE, check=False)
+            if self._selected is not None and self._selected != self._session.domain:
+                self._session.use(self._selected)
