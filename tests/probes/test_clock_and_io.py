@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from nervix_ffi.testing import LoopbackNode
 
 from . import golden
@@ -110,7 +111,24 @@ def test_the_clock_report_is_the_expected_one(nodes: int) -> None:
 
 
 @pytest.mark.rule(
-    "P-1", "P-2", "P-3", "P-4", "P-5", "P-7", "P-8", "EC-1", "EC-2", "EC-3", "EC-4", "EC-5", "EC-6", "B-12", "B-13", "B-14", "B-15", "B-16"
+    "P-1",
+    "P-2",
+    "P-3",
+    "P-4",
+    "P-5",
+    "P-7",
+    "P-8",
+    "EC-1",
+    "EC-2",
+    "EC-3",
+    "EC-4",
+    "EC-5",
+    "EC-6",
+    "B-12",
+    "B-13",
+    "B-14",
+    "B-15",
+    "B-16",
 )
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_io_report_is_the_expected_one_and_nothing_is_left(nodes: int) -> None:
