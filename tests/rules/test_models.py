@@ -336,12 +336,12 @@ class Fed:
 
 
 class ConsumerMachine(Machine):
-    """A consumer that may have three batches unsettled."""
+    """A consumer that may have three batches unsettled, each of one row."""
 
     deliveries = Bundle("deliveries")
 
     def __init__(self) -> None:
-        super().__init__(GRAPH)
+        super().__init__(GRAPH.replace("MAX MESSAGES 16", "MAX MESSAGES 1"))
         self.feed = producer(self.steady, "held", credit_batches=1024)
         self.consumer = consumer(self.shaken, credit_batches=CREDIT)
         self.batches: dict[int, Fed] = {}

