@@ -102,7 +102,9 @@ impl Clocks {
         observed: DomainClockObservation,
     ) {
         let domain: Arc<str> = Arc::from(domain);
-        // What an earlier attachment left unread is over.
+        // What an earlier attachment left unread is over. One that was interrupted is told its clock, though: nobody may be
+        // waiting for this answer any more (B-9).
+        let followed = self.clocks.contains_key(&domain);
         self.ended.remove(&domain);
         self.order.retain(|other| *other != domain);
         let clock = Clock {
@@ -114,9 +116,13 @@ impl Clocks {
             tick: None,
             early: None,
             backoff: Backoff::default(),
-            unread: Unread::default(),
+            unread: Unread {
+                state: followed,
+                ..Unread::default()
+            },
         };
-        self.clocks.insert(domain, clock);
+        self.clocks.insert(Arc::clone(&domain), clock);
+        self.touch(&domain);
     }
 
     /// The engine's attach was answered with a clock. Moved from an exchange that still held it, the newest tick of a clock

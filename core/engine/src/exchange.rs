@@ -2,7 +2,7 @@
 //!
 //! Owns correlation. Knows nothing of what a reply means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nervix_wire::types::{ClientMessage, ClientRequest, Reply, ReplyBody, ServerBody};
@@ -88,6 +88,8 @@ pub(crate) struct Exchange {
     /// Another exchange took over, and some requests were given up.
     left: bool,
     pending: BTreeMap<u64, Pending>,
+    /// Those that were given up and that the server still counts as in flight (C-6).
+    given_up: BTreeSet<u64>,
 }
 
 /// Why a request was not written.
@@ -108,6 +110,7 @@ impl Exchange {
             last_id: 0,
             left: false,
             pending: BTreeMap::new(),
+            given_up: BTreeSet::new(),
         }
     }
 
@@ -143,11 +146,12 @@ impl Exchange {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.pending
+        let counted = self
+            .pending
             .values()
             .filter(|pending| pending.asked.counts())
-            .count()
-            < IN_FLIGHT
+            .count();
+        counted.saturating_add(self.given_up.len()) < IN_FLIGHT
     }
 
     /// Reads a reply to a request in flight, which stays in flight until [`Exchange::completed`]. None while parts are missing,
@@ -159,6 +163,16 @@ impl Exchange {
         let id = reply.request_id;
         let Some(pending) = self.pending.get_mut(&id) else {
             // A reply may have been given up; parts are never begun under an identity that nothing has.
+            let last = match &reply.body {
+                ReplyBody::TransferPart(part) => {
+                    let end = u64::try_from(part.chunk.len()).unwrap_or(u64::MAX);
+                    part.offset.saturating_add(end) >= part.total_bytes
+                }
+                _ => true,
+            };
+            if last {
+                self.given_up.remove(&id);
+            }
             return match reply.body {
                 ReplyBody::TransferPart(_) if !self.left => Err(Violation::new(
                     "F-7",
@@ -221,6 +235,13 @@ impl Exchange {
     /// Stops waiting for what another exchange does from now on.
     pub(crate) fn keep_only(&mut self, keep: impl Fn(&Asked) -> bool) {
         self.left = true;
-        self.pending.retain(|_, pending| keep(&pending.asked));
+        let given_up = &mut self.given_up;
+        self.pending.retain(|id, pending| {
+            let kept = keep(&pending.asked);
+            if !kept && pending.asked.counts() {
+                given_up.insert(*id);
+            }
+            kept
+        });
     }
 }
