@@ -81,9 +81,9 @@ def _outlives(tick: ClockTick, event: ClockEvent) -> bool:
 class Sleeper:
     """One sleep by a clock. ``woken`` once the clock is another, is lost, or is followed no longer; ``lost`` while it is lost."""
 
-    def __init__(self, domain: str, lost: bool, same: Callable[[ClockChanged], bool]) -> None:
+    def __init__(self, domain: str, same: Callable[[ClockChanged], bool]) -> None:
         self.domain = domain
-        self.lost = lost
+        self.lost = False
         self.woken = False
         self._same = same
         self._event: ClockEvent | None = None
@@ -151,17 +151,17 @@ class ClockPump(Turns[ClockEvent]):
     def sleeper(self, domain: str, same: Callable[[ClockChanged], bool]) -> Sleeper:
         """A place for one sleep by a clock; ``same`` says whether a change leaves it as it is."""
         self.check()
-        with self._lock:
-            return Sleeper(domain, domain in self._lost, same)
+        return Sleeper(domain, same)
 
     def sleeping(self, sleeper: Sleeper) -> CData:
-        """``with sleeping(sleeper):`` has it hear what happens to its clock."""
-        awake = ending(map(self._sleepers.pop, (sleeper,), (None,)))
+        """``with sleeping(sleeper):`` ends what ``hear`` in the block begins."""
+        return ending(map(self._sleepers.pop, (sleeper,), (None,)))
+
+    def hear(self, sleeper: Sleeper) -> None:
+        """Has a sleeper hear what happens to its clock from here on."""
         with self._lock:
-            # It may have been lost or found since.
             sleeper.lost = sleeper.domain in self._lost
             self._sleepers[sleeper] = None
-        return awake
 
     def forget(self, domain: str) -> None:
         """The session follows the clock of the domain no longer: whoever sleeps by it wakes up."""

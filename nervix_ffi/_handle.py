@@ -71,7 +71,7 @@ def forked_error(what: str) -> ClosedError:
 class Token:
     """The cancellation token of one call."""
 
-    __slots__ = ("__weakref__", "interrupted", "pointer", "thread")
+    __slots__ = ("interrupted", "pointer", "thread")
 
     def __init__(self, limit: Limit) -> None:
         self.interrupted = False
@@ -179,6 +179,7 @@ def _remember(handle: Handle) -> None:
     global _room
     _known[weakref.ref(handle)] = None
     if len(_known) > _room:
+        _room = 2 * len(_known)  # So that an interrupted look is not taken again at once.
         for gone in [known for known in _known.copy() if known() is None]:
             _known.pop(gone, None)
         _room = 2 * len(_known) + 1024

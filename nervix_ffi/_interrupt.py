@@ -13,13 +13,12 @@ import select
 import signal
 import socket
 import threading
-import weakref
 from collections.abc import Iterable
 from functools import partial
-from itertools import starmap
+from itertools import chain, starmap
 from typing import Protocol
 
-from nervix_ffi._unbroken import run
+from nervix_ffi._unbroken import putting, run
 
 __all__ = ["Attention", "Interruptible", "attention"]
 
@@ -44,9 +43,8 @@ class _Watcher:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self.own = self._writer.fileno()
-        #: The calls of the main thread that may be running: the newest, and those below it whose handlers made it. One that is
-        #: over is no harm.
-        self.calls: tuple[weakref.ref[Interruptible], ...] = ()
+        #: The calls of the main thread that may be running: the newest, and those below it whose handlers made it.
+        self.calls: tuple[Interruptible, ...] = ()
         self.previous = -1
         threading.Thread(target=self._watch, name="nervix_ffi signals", daemon=True).start()
 
@@ -63,8 +61,7 @@ class _Watcher:
                 with contextlib.suppress(OSError):
                     os.write(self.previous, data)
             for call in self.calls:
-                if (running := call()) is not None:
-                    running.interrupt()
+                call.interrupt()
 
     def _watch(self) -> None:
         readable = select.poll()
@@ -93,21 +90,22 @@ class Attention:
     before ``end`` did.
     """
 
-    __slots__ = ("_saved", "_watcher")
+    __slots__ = ("_below", "_saved", "_watcher")
 
     def __init__(self, watcher: _Watcher) -> None:
         self._watcher = watcher
+        self._below = watcher.calls
         self._saved: list[int] = []
 
     def ending(self) -> Iterable[object]:
         """The steps that give the descriptor back if it was taken."""
-        return map(_set_descriptor, self._saved)
+        return chain(putting(self._watcher, "calls", self._below), map(_set_descriptor, self._saved))
 
     def begin(self, call: Interruptible) -> None:
         """Takes the descriptor."""
         watcher = self._watcher
         with watcher.lock:
-            watcher.calls = (*(known for known in watcher.calls if known() is not None), weakref.ref(call))
+            watcher.calls = (*self._below, call)
             try:
                 run(map(self._saved.append, starmap(_set_descriptor, ((watcher.own,),))))
             except ValueError:
@@ -126,6 +124,7 @@ class Attention:
             except (ValueError, OSError):
                 _set_descriptor(-1)  # Its owner closed it meanwhile.
             self._saved.clear()
+            watcher.calls = self._below
             # What the watching thread has not read yet belongs to the descriptor that was there before.
             watcher.drain()
 

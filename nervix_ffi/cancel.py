@@ -16,7 +16,7 @@ _ENDLESS = 100.0 * 365 * 86400
 
 #: What a timeout of 0 waits, in seconds: long enough for what has arrived to be handed over, as the library ends a call at once
 #: whose time is over.
-MOMENT = 0.005
+MOMENT = 0.01
 
 
 def _seconds(timeout: float) -> float:

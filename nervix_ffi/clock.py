@@ -134,6 +134,7 @@ class DomainClock:
         pump = self._session._clocks
         sleeper = pump.sleeper(self.domain, self.same_as)
         with pump.sleeping(sleeper):
+            pump.hear(sleeper)
             while True:
                 now = self._session.domain_clock(self.domain)
                 if now is None or sleeper.woken or (not sleeper.lost and not self.same_as(now)):
