@@ -152,7 +152,17 @@ def expect_line(process: subprocess.Popen[str], line: str) -> None:
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Wait for a process: the rest of its output, and its errors."""
-    return process.communicate(timeout=PATIENCE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.close()
+    # Not by communicate, which forgets what readline has read ahead.
+    pipes = [Running(process.stdout.read), Running(process.stderr.read)]
+    output, errors = (pipe.result() for pipe in pipes)
+    process.wait(PATIENCE)
+    process.stdout.close()
+    process.stderr.close()
+    return output, errors
 
 
 def flatten(events: Iterable[nervix_ffi.Event]) -> list[Any]:
