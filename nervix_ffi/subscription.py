@@ -23,7 +23,7 @@ __all__ = ["Subscription", "statement_of", "subscribe_statement"]
 #: How long the end of a subscription that the server no longer has may take to be read, in seconds; it is there already.
 PATIENCE = 1.0
 
-_COMMENTS = re.compile(r"(?:\s+|//[^\n]*(?:\n|$))*")
+_COMMENTS = re.compile(r"(?:\s|//[^\n]*(?:\n|$))*")
 _STATEMENT = re.compile(r"\s*CREATE\s+SUBSCRIPTION\b", re.IGNORECASE)
 _NAME = re.compile(r"\w+")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import nervix_ffi
-from nervix_ffi import Disposition, ErrorKind, Outcome
+from nervix_ffi import Disposition, ErrorKind, EventOverflowError, Outcome, Overflow
+from nervix_ffi._native import _advised
 from nervix_ffi.errors import ERROR_CLASSES, CommandFailed, Error, UncertainError
 
 Run = Callable[[str], subprocess.CompletedProcess[str]]
@@ -118,3 +119,24 @@ def test_errors_survive_pickling() -> None:
     assert (type(again), str(again), again.reference) == (UncertainError, "what happened", "reference-1")
     failed = CommandFailed("x", Outcome(Disposition.FAILED, "no", "reference-1"))
     assert str(pickle.loads(pickle.dumps(failed))) == str(failed)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the command was not sent: the deadline passed",
+        "the command was not sent; execute the same execution again to run it",
+        "it may have happened; execute the same execution again to learn its outcome",
+    ],
+)
+@pytest.mark.parametrize("kind", [ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED])
+def test_advice_is_given_once_and_never_against_what_was_said(said: str, kind: ErrorKind) -> None:
+    assert _advised(said, kind, "reference-1") == f"{said} (reference reference-1)"
+    assert _advised(f"{said} as reference-1", kind, "reference-1") == f"{said} as reference-1"
+
+
+def test_lost_events_say_how_to_keep_up() -> None:
+    assert "BATCH SAMPLE RATE" in _advised("events could not be kept", ErrorKind.OVERFLOW, None)
+    for kind in (EventOverflowError, Overflow):
+        assert kind.__doc__ is not None
+        assert "sample_rate" in kind.__doc__

@@ -9,8 +9,11 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
+import numpy
+import pandas
 import pyarrow
 import pytest
 
@@ -127,6 +130,29 @@ def test_a_load_may_be_longer_than_a_pipe_holds() -> None:
     load = "\n" * 1_000_000 + "CREATE UNPACED DOMAIN lawn;"
     with LoopbackNode(load=load) as node, nervix_ffi.connect(node.uri, timeout=30) as session:
         assert "lawn" in session.execute("LIST DOMAINS;", timeout=30).message
+
+
+def test_a_data_frame_is_published_whatever_it_notes_down_about_itself(node: LoopbackNode, session: Session) -> None:
+    subscription = session.subscribe("smalls")
+    frame = pandas.DataFrame({"id": pandas.array([1, 2], dtype="uint32"), "note": ["a", "b"]})
+    assert pyarrow.record_batch(frame).schema.metadata, "the frame says nothing about itself: the test says nothing"
+    node.publish("smalls", frame, domain="garden")
+    noted = pyarrow.field("id", pyarrow.uint32(), metadata={"k": "v"})
+    schema = pyarrow.schema([noted, pyarrow.field("note", pyarrow.large_string())], metadata={"k": "v"})
+    node.publish("smalls", pyarrow.table([[3], ["c"]], schema=schema), domain="garden")
+    assert rows_of(subscription).rows() == [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}]
+    assert rows_of(subscription).rows() == [{"id": 3, "note": "c"}]
+    with pytest.raises(LoopbackError, match="must not be nullable"):
+        node.publish("smalls", frame.assign(note=["a", None]), domain="garden")
+
+
+def test_rows_hold_any_integer_and_a_refused_value_is_named_with_its_field(node: LoopbackNode, session: Session) -> None:
+    subscription = session.subscribe("smalls")
+    node.publish("smalls", [{"id": numpy.uint32(7), "note": numpy.str_("n")}], domain="garden")
+    assert rows_of(subscription).rows() == [{"id": 7, "note": "n"}]
+    for value in (datetime.now(timezone.utc), object(), numpy.datetime64(0, "s")):
+        with pytest.raises(TypeError, match=r"field id has a .*from_datetime"):
+            node.publish("smalls", [{"id": value, "note": "n"}], domain="garden")
 
 
 def test_what_the_control_endpoint_refuses_is_an_error_with_its_status(node: LoopbackNode) -> None:

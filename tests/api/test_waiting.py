@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,48 @@ Run = Callable[[str], subprocess.CompletedProcess[str]]
 def test_a_timeout_that_is_no_time_is_refused(timeout: float) -> None:
     with pytest.raises(InvalidArgumentError, match="seconds"):
         Cancel(timeout)
+
+
+@pytest.mark.parametrize("timeout", ["5", b"5", True, [], object()])
+def test_a_timeout_that_is_no_number_is_named(timeout: Any) -> None:
+    with pytest.raises(TypeError, match="timeout is a number of seconds or None, not "):
+        Cancel(timeout)
+
+
+def test_arguments_of_a_wrong_type_are_named(with_fake: Run) -> None:
+    with_fake(
+        """
+        session = connect("http://fake", domain="lab")
+        session.execute("rows s 1 3")
+        event = session.next_event()
+        for call, words in (
+            (lambda: connect(None), "the server is text (str), not NoneType"),
+            (lambda: connect("http://fake", domain=5), "the domain is text"),
+            (lambda: connect("http://fake", username=5, password="x"), "the username is text"),
+            (lambda: connect("http://fake", seeds=5), "seeds is a sequence"),
+            (lambda: connect("http://fake", seeds=[5]), "each of seeds is text"),
+            (lambda: connect("http://fake", cancel=5), "cancel is a Cancel or None, not int"),
+            (lambda: session.execute(5), "the command is text"),
+            (lambda: session.execute("x", timeout="5"), "timeout is a number"),
+            (lambda: session.use(None), "domain is the name of a domain"),
+            (lambda: session.attach_clock(5), "domain is the name of a domain"),
+            (lambda: session.subscribe(5), "source is the name"),
+            (lambda: session.suggest(5), "the text to complete is text"),
+            (lambda: session.suggest("x", 0.5), "cursor is an int, not float"),
+            (lambda: session.suggest("x", page_size=1.5), "page_size is an int, not float"),
+            (lambda: session.suggest("x", continuation=5), "the continuation is text"),
+            (lambda: event.column(None), "column is a position (int) or a name (str), not NoneType"),
+            (lambda: event.column(1.0), "column is a position"),
+            (lambda: event.cell("0", "name"), "row is a position (int), not str"),
+        ):
+            try:
+                call()
+            except TypeError as failure:
+                assert words in str(failure), failure
+            else:
+                raise AssertionError(words)
+        """
+    )
 
 
 def test_a_cancel_ends_every_call_it_was_given_to_and_sticks(with_fake: Run) -> None:

@@ -398,3 +398,46 @@ def test_a_host_without_the_main_thread(node: LoopbackNode) -> None:
         thread.join(PATIENCE)
         assert len(found) == 1
     assert sys.exc_info() == (None, None, None)
+
+
+BUSY = """
+    import sys
+    import threading
+
+    import nervix_ffi
+
+    session = nervix_ffi.connect(sys.argv[1], domain="lab")
+    subscription = session.subscribe("readings")
+
+    def connects():
+        while True:
+            with nervix_ffi.connect(sys.argv[1]) as other:
+                other.execute("LIST DOMAINS;")
+
+    def executes():
+        while True:
+            session.execute("LIST DOMAINS;")
+
+    def iterates():
+        for event in subscription:
+            pass
+
+    busy = threading.Barrier(7)
+
+    def begins(work):
+        busy.wait()
+        work()
+
+    for work in (connects, connects, connects, executes, executes, iterates):
+        threading.Thread(target=begins, args=(work,), daemon=True).start()
+    busy.wait()
+    threading.Event().wait(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("after", ["0", "0.05", "0.2"])
+def test_the_interpreter_exits_quietly_while_daemon_threads_are_busy(node: LoopbackNode, after: str) -> None:
+    for _ in range(5):
+        process = python(BUSY, node.uri, after)
+        assert finish(process) == ("", "")
+        assert process.returncode == 0
