@@ -88,6 +88,8 @@ pub struct Session {
     /// What was served and not yet answered.
     pub serving: BTreeMap<u64, bool>,
     pub lane_free: u64,
+    /// What concerns endpoints is taken in the order it came.
+    pub endpoint_free: u64,
     /// The domains whose clocks it follows.
     pub clocks: BTreeSet<String>,
     /// The clocks whose attaches are not answered yet, by request.
@@ -105,6 +107,7 @@ impl Session {
             waiting: BTreeMap::new(),
             serving: BTreeMap::new(),
             lane_free: now,
+            endpoint_free: now,
             clocks: BTreeSet::new(),
             attaching: BTreeMap::new(),
             transaction: None,

@@ -593,6 +593,10 @@ impl World {
         let at = if ordered {
             session.lane_free = session.lane_free.max(self.now) + service;
             session.lane_free
+        } else if is_of_endpoint(&message.request) {
+            // A batch that came before a close is one that the close waits for.
+            session.endpoint_free = session.endpoint_free.max(self.now + service);
+            session.endpoint_free
         } else {
             self.now + service
         };
