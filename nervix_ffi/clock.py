@@ -203,7 +203,10 @@ class Clock:
         return event
 
     def next(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> ClockEvent:
-        """The next event. Raises DeadlineError after ``timeout`` seconds, CancelledError, and ClosedError when none can come."""
+        """The next event. ``timeout`` is in seconds; 0 takes what has arrived.
+
+        Raises DeadlineError when the time is over, CancelledError, and ClosedError when none can come.
+        """
         event = self._next(Limit(timeout, cancel, MOMENT))
         if event is None:
             raise ClosedError(f"the clock of {self.domain} is followed no longer; attach it again")

@@ -254,8 +254,9 @@ class Consumer(Endpoint):
             raise
 
     def next(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Delivery:
-        """The next delivery. Raises DeadlineError after ``timeout`` seconds, CancelledError, InterruptedReadError,
-        ReopenRequiredError, or ClosedError.
+        """The next delivery. ``timeout`` is in seconds; 0 takes what the emitter has ready.
+
+        Raises DeadlineError when the time is over, CancelledError, InterruptedReadError, ReopenRequiredError, or ClosedError.
         """
         limit = Limit(timeout, cancel, MOMENT)
         while True:

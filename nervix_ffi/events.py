@@ -17,7 +17,7 @@ from nervix_ffi._native import Out, check, read_bytes, read_text
 from nervix_ffi.column import Column, read_column, read_lists
 from nervix_ffi.enums import EndReason, EventKind, Part, SkipCause, Type, read
 from nervix_ffi.errors import InvalidArgumentError
-from nervix_ffi.schema import Field, Schema, read_schema
+from nervix_ffi.schema import Field, Schema, read_branch, read_schema
 from nervix_ffi.values import REDACTED, Value
 
 if TYPE_CHECKING:
@@ -254,7 +254,9 @@ class Rows(Event):
 
         whole = extension("arrow")
         batch = _pyarrow.batch_of_capsules(self) if whole else _pyarrow.batch_of_columns(self._columns(Part.ROWS))
-        return _pyarrow.with_key(batch, self._schema.branch, self._key_json())
+        with self._native as schema:
+            branch = read_branch(schema)
+        return batch if branch is None else _pyarrow.with_key(batch, branch, self._key_json())
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Schema and array as PyCapsules, for any consumer of the Arrow PyCapsule protocol."""

@@ -153,7 +153,8 @@ class Submission:
         """Waits for the outcome and takes it; calling it again returns the same.
 
         With ``check``, an outcome that is not COMPLETED is raised: NotAdmitted, ProcessingFailed or OutcomeUnknown. Raises
-        DeadlineError after ``timeout`` seconds or CancelledError, which leave the submission as it is, and ClosedError.
+        DeadlineError after ``timeout`` seconds (0 takes an outcome that is there) or CancelledError, which leave the submission as it
+        is, and ClosedError.
         """
         limit = Limit(timeout, cancel, MOMENT)
         if not self._look():

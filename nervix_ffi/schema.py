@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nervix_ffi._handle import Handle
@@ -15,7 +16,7 @@ from nervix_ffi.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-__all__ = ["Field", "Level", "Schema", "own_schema", "read_schema"]
+__all__ = ["Field", "Level", "Schema", "own_schema", "read_branch", "read_schema"]
 
 
 @dataclass(frozen=True)
@@ -112,39 +113,58 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
 
-def _read_field(schema: CData, part: Part, index: int) -> Field:
-    name, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
-    kind, nullable, sensitive = ffi.new("nx_type *"), ffi.new("bool *"), ffi.new("bool *")
-    check(lib.nx_schema_field(schema, part, index, name, length, kind, nullable, sensitive))
-    count, fixed, level_kind = ffi.new("size_t *"), ffi.new("uint32_t *"), ffi.new("nx_type *")
-    check(lib.nx_schema_field_levels(schema, part, index, count))
-    depth: int = count[0]
+class _Places:
+    """Out-parameters for reading fields."""
+
+    __slots__ = ("count", "fixed", "kind", "length", "level", "name", "nullable", "sensitive")
+
+    def __init__(self) -> None:
+        self.name, self.length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+        self.kind, self.nullable, self.sensitive = ffi.new("nx_type *"), ffi.new("bool *"), ffi.new("bool *")
+        self.count, self.fixed, self.level = ffi.new("size_t *"), ffi.new("uint32_t *"), ffi.new("nx_type *")
+
+
+@lru_cache(4096)
+def _scalar(name: bytes, kind: int, nullable: bool, sensitive: bool) -> Field:
+    """The field of a scalar type. Equal fields are one object: they never change, and are described again with every event."""
+    made = read(Type, kind)
+    return Field(name.decode("utf-8", "replace"), made, nullable, sensitive, (Level(made),))
+
+
+def _read_field(schema: CData, part: Part, index: int, at: _Places) -> Field:
+    check(lib.nx_schema_field(schema, part, index, at.name, at.length, at.kind, at.nullable, at.sensitive))
+    name, kind, nullable, sensitive = read_bytes(at.name, at.length), int(at.kind[0]), bool(at.nullable[0]), bool(at.sensitive[0])
+    if kind in _SCALARS:
+        return _scalar(name, kind, nullable, sensitive)
+    check(lib.nx_schema_field_levels(schema, part, index, at.count))
+    depth: int = at.count[0]
     levels = []
     for level in range(depth):
-        check(lib.nx_schema_field_level(schema, part, index, level, level_kind, fixed))
-        levels.append(Level(read(Type, int(level_kind[0])), int(fixed[0])))
-    return Field(
-        name=read_bytes(name, length).decode("utf-8", "replace"),
-        type=read(Type, int(kind[0])),
-        nullable=bool(nullable[0]),
-        sensitive=bool(sensitive[0]),
-        levels=tuple(levels),
-    )
+        check(lib.nx_schema_field_level(schema, part, index, level, at.level, at.fixed))
+        levels.append(Level(read(Type, int(at.level[0])), int(at.fixed[0])))
+    return Field(name.decode("utf-8", "replace"), read(Type, kind), nullable, sensitive, tuple(levels))
+
+
+_SCALARS = frozenset(int(kind) for kind in Type) - {Type.LIST, Type.FIXED_LIST}
+
+
+def read_branch(schema: CData) -> str | None:
+    """The name of the branch of a schema of the library; the caller still owns that one."""
+    pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    if lib.nx_schema_branch(schema, pointer, length):
+        return read_bytes(pointer, length).decode("utf-8", "replace")
+    return None
 
 
 def read_schema(schema: CData) -> Schema:
     """A copy of a schema of the library; the caller still owns that one."""
-    count = ffi.new("size_t *")
+    at = _Places()
     parts = []
     for part in (Part.ROWS, Part.BRANCH_KEY):
-        check(lib.nx_schema_field_count(schema, part, count))
-        size: int = count[0]
-        parts.append(tuple(_read_field(schema, part, index) for index in range(size)))
-    pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
-    branch = None
-    if lib.nx_schema_branch(schema, pointer, length):
-        branch = read_bytes(pointer, length).decode("utf-8", "replace")
-    return Schema(parts[0], parts[1], branch)
+        check(lib.nx_schema_field_count(schema, part, at.count))
+        size: int = at.count[0]
+        parts.append(tuple(_read_field(schema, part, index, at) for index in range(size)))
+    return Schema(parts[0], parts[1], read_branch(schema))
 
 
 def own_schema(schema: CData) -> Schema:

@@ -374,7 +374,8 @@ class Session:
     def next_clock_event(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> ClockEvent:
         """The next event of any followed clock that is not read through its Clock object.
 
-        A session that follows none waits. Raises DeadlineError after ``timeout`` seconds, CancelledError, or ClosedError.
+        A session that follows none waits. Raises DeadlineError after ``timeout`` seconds (0 takes what has arrived), CancelledError,
+        or ClosedError.
         """
         event = self._clocks.next(self._clocks.unclaimed, Limit(timeout, cancel, MOMENT))
         assert event is not None, "the queue of the session itself is never over"
