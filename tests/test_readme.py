@@ -38,3 +38,10 @@ with LoopbackNode() as node, nervix_ffi.connect(node.uri) as session:
     run = run_python(script)
     assert run.returncode == 1
     assert drawn in run.stderr
+
+
+def test_the_figures_say_how_to_take_them(root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    section = text.split("## Performance", 1)[1].split("\n## ", 1)[0]
+    assert "pytest tests/benchmarks" in section
+    assert len(re.findall(r"\| \d+\.\d+ \|$", section, re.M)) >= 2
