@@ -1335,3 +1335,84 @@ proptest! {
         prop_assert_eq!(told(&events), model.take());
     }
 }
+
+// rule: D-5, K-5
+#[test]
+fn a_wait_after_a_refusal_ends_with_the_session_that_refused() {
+    let (mut bench, conn) = following();
+    let (conn, _) = again(&mut bench, conn);
+    let (id, _) = bench.clock_attach(conn);
+    bench.reply(conn, id, clock_attach_failed("not now"));
+    let (call, _, reference) = bench.execute("CREATE SCHEMA a (b I64);");
+    let (id, _) = bench.command(conn);
+    let leader = Some(endpoints("b", Some("http://b:2")));
+    bench.reply(conn, id, redirect(&reference, leader));
+    let (next, _) = bench.opened();
+    bench.greet(next);
+    assert_eq!(bench.clock_attach(next).1, "d", "ahead of the command");
+    let (id, _) = bench.command(next);
+    bench.reply(next, id, completed(&reference));
+    bench.outcome(call);
+}
+
+// rule: K-5, B-9
+#[test]
+fn a_move_whose_attach_is_refused_is_a_gap() {
+    let (mut bench, conn) = following();
+    bench.frame(conn, clock_ticked("d", 7, 10));
+    bench.clock_event();
+    let (next, ..) = moved(&mut bench, conn);
+    let (id, _) = bench.clock_attach(next);
+    bench.reply(next, id, clock_attach_failed("not now"));
+    let kinds: Vec<_> = bench.clock_events().into_iter().map(|e| e.kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            ClockEventKind::Interrupted,
+            ClockEventKind::RestorationFailed
+        ]
+    );
+    assert_eq!(tick_read(&bench), None);
+    bench.frame(conn, clock_ticked("d", 7, 11));
+    bench.no_clock_event();
+}
+
+// rule: K-1
+#[test]
+fn an_attach_waits_for_the_answer_to_an_abandoned_detach() {
+    let (mut bench, conn) = following();
+    let (call, ..) = bench.execute(DETACH);
+    let (detach, _) = bench.clock_detach(conn);
+    bench.stop(call, Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    bench.all_sent(conn);
+    let (call, ..) = bench.execute(ATTACH);
+    bench.pass(SEC);
+    bench.sends_nothing(conn);
+    bench.reply(conn, detach, clock_detached("d"));
+    let (attach, _) = bench.clock_attach(conn);
+    bench.reply(conn, attach, clock_attached("d", clock(7, paced())));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    assert!(bench.engine.domain_clock("d").is_some());
+}
+
+// rule: B-9, B-11
+#[test]
+fn the_clock_that_an_abandoned_attach_restored_is_told() {
+    let (mut bench, conn) = following();
+    let (conn, reader) = again(&mut bench, conn);
+    let (own, _) = bench.clock_attach(conn);
+    let (call, ..) = bench.execute(ATTACH);
+    let (asked, _) = bench.clock_attach(conn);
+    bench.stop(call, Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    bench.reply(conn, own, clock_attach_failed("not now"));
+    assert_eq!(
+        read(&mut bench, reader).kind,
+        ClockEventKind::RestorationFailed
+    );
+    bench.reply(conn, asked, clock_attached("d", clock(8, paced())));
+    bench.frame(conn, clock_ticked("d", 8, 3));
+    assert_eq!(*state_of(&bench.clock_event()), clock(8, paced()));
+    assert_eq!(tick_of(&bench.clock_event()), (8, 3));
+}

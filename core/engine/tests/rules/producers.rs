@@ -1169,3 +1169,101 @@ fn an_opened_producer_of_other_fields_or_limits_breaks_the_protocol() {
         bench.fails(call, ErrorKind::Protocol);
     }
 }
+
+// rule: P-5, P-6, C-4
+#[test]
+fn a_batch_that_crosses_the_end_of_its_producer_has_the_outcome_it_is_answered() {
+    for (answer, expected) in [
+        (
+            batch_refused(SubmissionRefusal::ProducerEnded),
+            SubmissionResult::NotAdmitted(SubmissionRefusal::ProducerEnded),
+        ),
+        // Through no other attachment is it sent again.
+        (
+            batch_refused(SubmissionRefusal::Busy),
+            SubmissionResult::NotAdmitted(SubmissionRefusal::ProducerEnded),
+        ),
+        (batch_completed(), SubmissionResult::Completed),
+    ] {
+        for reason in [
+            ProducerEndReason::Relocated,
+            ProducerEndReason::DomainStopped,
+        ] {
+            let (mut bench, conn, producer, wire) = producing();
+            let submission = bench.submit(producer, 1);
+            let call = bench.call(Call::Rejoin(producer, submission));
+            let (request, ..) = bench.batch(conn);
+            bench.frame(conn, producer_ended(wire, reason));
+            assert!(bench.is_waiting(call));
+            if reason == ProducerEndReason::Relocated {
+                let again = bench.call(Call::Submit(producer, content(2)));
+                bench.pass(SEC);
+                let (wire, _) = bench.open_ingestor(conn);
+                bench.reply(conn, wire, producer_opened(ingestor("d", "i")));
+                bench.submitted(again);
+                bench.batch(conn);
+            }
+            bench.reply(conn, request, answer.clone());
+            assert_eq!(bench.submission(call).result, expected);
+            assert_eq!(bench.quiet(conn, 5 * SEC), []);
+        }
+    }
+}
+
+// rule: P-8
+#[test]
+fn what_a_crossing_batch_is_not_answered_is_lost_with_its_own_session() {
+    let (mut bench, conn, producer, wire) = producing();
+    let submission = bench.submit(producer, 1);
+    bench.batch(conn);
+    bench.frame(conn, producer_ended(wire, ProducerEndReason::DomainStopped));
+    bench.lose(conn);
+    assert_eq!(
+        result(&mut bench, producer, submission),
+        SubmissionResult::OutcomeUnknown(Uncertainty::SessionLost)
+    );
+}
+
+// rule: T-8
+#[test]
+fn a_silent_session_that_batches_wait_on_is_noticed() {
+    let (mut bench, conn, producer, wire) = producing();
+    bench.frame(conn, admission(wire, ProducerAdmission::Suspended));
+    let kept = bench.submit(producer, 1);
+    bench.pass(2 * REQUEST_TIMEOUT + SEC);
+    assert!(bench.is_reset(conn));
+    assert_eq!(
+        result(&mut bench, producer, kept),
+        SubmissionResult::NotAdmitted(SubmissionRefusal::ProducerEnded)
+    );
+}
+
+// rule: P-8, C-6
+#[test]
+fn what_was_opened_for_nobody_is_released_when_there_is_room() {
+    let (mut bench, conn, producer, _) = producing();
+    let (conn, _, wire, _) = restoring(&mut bench, conn, producer);
+    for _ in 0..70 {
+        bench.suggest("S");
+    }
+    let suggests = bench.quiet(conn, 0);
+    let mut opened = ingestor("d", "i");
+    opened.generation += 1;
+    bench.reply(conn, wire, producer_opened(opened));
+    let mut released = 0;
+    let mut waiting: std::collections::VecDeque<_> = suggests.into();
+    while let Some(message) = waiting.pop_front() {
+        match message.request {
+            ClientRequest::SuggestRequest(_) => {
+                bench.reply(conn, message.request_id, suggestions(&["x"]));
+            }
+            ClientRequest::CloseIngestorRequest(close) => {
+                assert_eq!(close.producer, wire);
+                released += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+        waiting.extend(bench.quiet(conn, 0));
+    }
+    assert_eq!(released, 1);
+}

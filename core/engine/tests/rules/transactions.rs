@@ -1162,3 +1162,191 @@ fn a_session_without_a_command_attaches_its_transaction_too() {
         Some(0)
     );
 }
+
+// rule: D-5, C-6
+#[test]
+fn a_transaction_waits_for_the_last_of_many_restorations() {
+    let (mut bench, conn) = Bench::connected();
+    for number in 0..70 {
+        bench.subscription(conn, &format!("s{number}"), 1);
+    }
+    bench.begin(conn, "t");
+    let (call, _, reference) = bench.execute(CREATE);
+    bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let mut opening = 0;
+    let mut over = Vec::new();
+    for _ in 0..200 {
+        let sent = bench.quiet(conn, 0);
+        let mut answers = Vec::new();
+        for message in sent {
+            let body = match message.request {
+                ClientRequest::SubscribeRequest(subscribe) => {
+                    opening += 1;
+                    let name = crate::common::watch::subscription_name(&subscribe.statement);
+                    opened(&name, 2, numbers())
+                }
+                ClientRequest::AttachTransactionRequest(_) => {
+                    over.push("transaction");
+                    assert_eq!(opening, 70, "before every subscription was sent");
+                    transaction_attached(transaction("t", 0))
+                }
+                ClientRequest::CommandRequest(_) => {
+                    over.push("command");
+                    appended(&reference, "t", 1, 1)
+                }
+                other => panic!("{other:?}"),
+            };
+            answers.push((message.request_id, body));
+        }
+        // One at a time, so that room comes one at a time.
+        for (id, body) in answers {
+            bench.reply(conn, id, body);
+        }
+        bench.pass(MS);
+    }
+    assert_eq!(over, ["transaction", "command"]);
+    bench.outcome(call);
+}
+
+/// A command that was sent in transaction `t` and abandoned, and a session that holds `u` since.
+fn holding_another() -> (Bench, ConnId, nervix_engine::ExecutionId, String) {
+    let (mut bench, conn) = holding();
+    let (call, append, reference) = bench.execute(CREATE);
+    bench.command(conn);
+    bench.stop(call, nervix_engine::Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    bench.lose(conn);
+    let (call, _, revert) = bench.execute("REVERT;");
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 0)));
+    let (id, _) = bench.command(conn);
+    bench.reply(
+        conn,
+        id,
+        finished(TransactionState::TransactionReverted)(&revert),
+    );
+    bench.outcome(call);
+    bench.begin(conn, "u");
+    (bench, conn, append, reference)
+}
+
+// rule, E-3
+#[test]
+fn a_command_of_one_transaction_is_not_sent_into_another() {
+    let (mut bench, conn, append, reference) = holding_another();
+    let call = bench.call(Call::Execute(append));
+    let error = bench.fails(call, ErrorKind::Uncertain);
+    assert_eq!(error.reference.as_deref(), Some(&*reference));
+    assert!(error.message.contains('u'), "{error}");
+    bench.sends_nothing(conn);
+    // Once that one is over, it asks for its own outcome.
+    run(&mut bench, conn, "REVERT;", completed);
+    let call = bench.call(Call::Execute(append));
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(0));
+    bench.reply(conn, id, command_failed(&reference, "never admitted"));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Failed);
+}
+
+// rule: X-2, E-3
+#[test]
+fn a_command_of_no_transaction_is_not_sent_into_one() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, execution, reference) = bench.execute(CREATE);
+    let (id, _) = bench.command(conn);
+    bench.stop(call, nervix_engine::Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    bench.reply(conn, id, unknown(&reference));
+    bench.begin(conn, "t");
+    let call = bench.call(Call::Execute(execution));
+    bench.fails(call, ErrorKind::Uncertain);
+    bench.sends_nothing(conn);
+    run(&mut bench, conn, "COMMIT;", completed);
+    let call = bench.call(Call::Execute(execution));
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, completed(&reference));
+    bench.outcome(call);
+}
+
+// rule: X-1, SM-3
+#[test]
+fn none_is_begun_while_one_is_held() {
+    let (mut bench, conn) = holding();
+    let (call, ..) = bench.execute("BEGIN;");
+    let outcome = bench.outcome(call);
+    assert!(outcome.decided_locally);
+    assert_eq!(outcome.disposition, Disposition::Failed);
+    bench.sends_nothing(conn);
+    assert!(is_held(&mut bench));
+}
+
+// rule, L-3
+#[test]
+fn what_an_abandoned_begin_does_is_awaited() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (id, _) = bench.command(conn);
+    bench.stop(call, nervix_engine::Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    let (append, _, append_reference) = bench.execute(CREATE);
+    let (subscribe, ..) = bench.execute("CREATE SUBSCRIPTION s TO r;");
+    let open = bench.open(Role::Producer, "i");
+    assert_eq!(bench.quiet(conn, SEC), []);
+    bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(0));
+    bench.reply(conn, id, appended(&append_reference, "t", 1, 1));
+    bench.outcome(append);
+    let outcome = bench.outcome(subscribe);
+    assert!(outcome.decided_locally, "held by now");
+    assert_eq!(bench.quiet(conn, SEC), []);
+    assert!(bench.is_waiting(open));
+}
+
+// rule: X-2
+#[test]
+fn an_abandoned_append_is_awaited_before_the_next() {
+    let (mut bench, conn) = holding();
+    let (call, _, first) = bench.execute(CREATE);
+    let (id, _) = bench.command(conn);
+    bench.stop(call, nervix_engine::Stop::Deadline);
+    bench.fails(call, ErrorKind::Deadline);
+    let (call, _, second) = bench.execute("CREATE SCHEMA c (d I64);");
+    bench.pass(SEC);
+    bench.sends_nothing(conn);
+    bench.reply(conn, id, appended(&first, "t", 1, 1));
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(1));
+    bench.reply(conn, id, appended(&second, "t", 2, 1));
+    bench.outcome(call);
+}
+
+// rule: L-3
+#[test]
+fn what_was_sent_outside_is_not_sent_again_inside() {
+    for query in [
+        "CREATE SUBSCRIPTION s TO r;",
+        "ATTACH DOMAIN CLOCK;",
+        "DETACH DOMAIN CLOCK;",
+    ] {
+        let (mut bench, conn) = Bench::connected();
+        let (call, execution, _) = bench.execute(query);
+        let id = bench.sent(conn).request_id;
+        bench.reply(
+            conn,
+            id,
+            rejected(RequestRejection::TooManyRequestsInFlight),
+        );
+        bench.stop(call, nervix_engine::Stop::Cancelled);
+        bench.fails(call, ErrorKind::Cancelled);
+        bench.begin(conn, "t");
+        let call = bench.call(Call::Execute(execution));
+        let outcome = bench.outcome(call);
+        assert_eq!(outcome.disposition, Disposition::Failed);
+        assert!(outcome.decided_locally, "{query}");
+        bench.sends_nothing(conn);
+    }
+}
