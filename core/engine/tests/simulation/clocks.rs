@@ -217,7 +217,7 @@ impl World {
             .expect("the attach's reply carried a clock");
         let known = self.host.clocks.entry(domain.to_owned()).or_default();
         *known = Known {
-            tick: read.tick.map_or(0, |tick| tick.id),
+            // Its newest tick may be read already, and not yet told.
             clock: Some(read.clock),
             ..Known::default()
         };
