@@ -5,6 +5,7 @@ Every projection is the library's; nothing here computes domain time. Must not k
 
 from __future__ import annotations
 
+import operator
 import time
 from typing import TYPE_CHECKING
 
@@ -26,18 +27,24 @@ __all__ = ["Clock", "DomainClock", "read_clock"]
 #: How long a sleep goes before it looks at the clocks again, in seconds: UTC may be set meanwhile.
 LOOK_AGAIN = 1.0
 
-_INSTANTS = range(-(2**63), 2**63)
 
-
-def _instant(value: int | None, what: str) -> int:
-    """An instant in nanoseconds, the present one by default. Raises InvalidArgumentError for one that 64 bits do not hold."""
-    if value is None:
-        return time.time_ns()
-    if value not in _INSTANTS:
+def _instant(value: int, what: str) -> int:
+    """An instant in nanoseconds. Raises TypeError for what is no whole number, and InvalidArgumentError for one that 64 bits do not
+    hold.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is a whole number of nanoseconds since the Unix epoch (int), not {type(value).__name__}")
+    instant = operator.index(value)
+    if not -(2**63) <= instant < 2**63:
         raise InvalidArgumentError(
-            f"{what} is a signed 64-bit number of nanoseconds since the Unix epoch; {value} is out of range"
+            f"{what} is a signed 64-bit number of nanoseconds since the Unix epoch; {instant} is out of range"
         )
-    return value
+    return instant
+
+
+def _moment(utc: int | None) -> int:
+    """A wall instant in nanoseconds, the present one by default."""
+    return time.time_ns() if utc is None else _instant(utc, "utc")
 
 
 class DomainClock:
@@ -87,7 +94,7 @@ class DomainClock:
         """Domain time at a UTC instant."""
         place = ffi.new("int64_t *")
         with self._handle as clock:
-            check(lib.nx_domain_clock_logical_time_at(clock, _instant(utc, "utc"), place))
+            check(lib.nx_domain_clock_logical_time_at(clock, _moment(utc), place))
         return int(place[0])
 
     def wall_duration_until(self, target: int, *, utc: int | None = None) -> int:
@@ -95,14 +102,14 @@ class DomainClock:
         place = ffi.new("uint64_t *")
         instant = _instant(target, "target")
         with self._handle as clock:
-            check(lib.nx_domain_clock_wall_duration_until(clock, _instant(utc, "utc"), instant, place))
+            check(lib.nx_domain_clock_wall_duration_until(clock, _moment(utc), instant, place))
         return int(place[0])
 
     def admission_window(self, utc: int | None = None) -> tuple[int, int] | None:
         """The earliest and the latest center that are kept at ``utc``; None for an unpaced clock, which admits every event."""
         has, earliest, latest = ffi.new("bool *"), ffi.new("int64_t *"), ffi.new("int64_t *")
         with self._handle as clock:
-            check(lib.nx_domain_clock_admission_window(clock, _instant(utc, "utc"), has, earliest, latest))
+            check(lib.nx_domain_clock_admission_window(clock, _moment(utc), has, earliest, latest))
         return (int(earliest[0]), int(latest[0])) if has[0] else None
 
     def admits(self, event: int, *, utc: int | None = None) -> bool:
@@ -110,7 +117,7 @@ class DomainClock:
         place = ffi.new("bool *")
         instant = _instant(event, "event")
         with self._handle as clock:
-            check(lib.nx_domain_clock_admits(clock, _instant(utc, "utc"), instant, place))
+            check(lib.nx_domain_clock_admits(clock, _moment(utc), instant, place))
         return bool(place[0])
 
     def same_as(self, other: DomainClock | ClockChanged) -> bool:
@@ -127,8 +134,9 @@ class DomainClock:
 
         True when it came. False as soon as the session follows another clock of the domain, or none, or lost the clock for now:
         then read ``Session.domain_clock`` again before planning on (B-11). While the clock is lost, a new sleep begins with
-        waiting until it is known again. The clock events that arrive meanwhile are kept for those who read them. Raises
-        DeadlineError after ``timeout`` seconds, CancelledError, ClosedError, or TypeMismatchError for a clock without time.
+        waiting until it is known again; a loss that was not heard of yet ends it at once. The clock events that arrive meanwhile
+        are kept for those who read them. Raises DeadlineError after ``timeout`` seconds, CancelledError, ClosedError, or
+        TypeMismatchError for a clock without time.
         """
         limit = Limit(timeout, cancel)
         pump = self._session._clocks
@@ -223,7 +231,9 @@ class Clock:
         return self.read().sleep_until(center, timeout=timeout, cancel=cancel)
 
     def close(self) -> None:
-        """Stops reading, here only: the session follows the clock on, and a thread that waits in this object comes back."""
+        """Stops reading, here only: the session follows the clock on, and a thread that waits for an event of this object comes
+        back. A sleep goes on, and ends when the clock changes.
+        """
         self._session._clocks.detach(self._queue)
 
     def detach(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> None:

@@ -109,6 +109,8 @@ def fields_of(source: FieldsLike) -> Fields:
         return Fields.of(source)
     if isinstance(source, ArrowSchemaExporter):
         return Fields.from_arrow(source)
+    if not isinstance(source, Iterable):
+        raise TypeError(f"fields are Field objects, types by name, a text, or an Arrow schema; not {type(source).__name__}")
     fields = tuple(source)
     for field in fields:
         if not isinstance(field, Field):

@@ -278,19 +278,22 @@ class Session:
         elif execution.domain is not None and _DETACH.fullmatch(query):
             self._clocks.forget(execution.domain)
 
-    def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
-        """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
+    def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
+        """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
         self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
         with self._selecting:
             selected = self._domain
             if selected != domain:
                 self._run(self._prepare(f"USE {domain};", limit), limit, True)
             try:
-                execution = self._prepare(statement, limit)
+                return self._prepare(statement, limit)
             finally:
                 if selected is not None and selected != domain:
                     self._run(self._prepare(f"USE {selected};", limit), limit, True)
-        return self._run(execution, limit, check)
+
+    def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
+        """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
+        return self._run(self._prepare_in(domain, statement, limit), limit, check)
 
     def _named(self, domain: str | None, what: str) -> str:
         if domain is None:

@@ -56,6 +56,7 @@ class Transaction:
     def __init__(self, session: Session, domain: str, timeout: float | None, cancel: Cancel | None) -> None:
         self._session = session
         self._selected: str | None = None
+        self._beginning: Execution | None = None
         self._timeout = timeout
         self._cancel = cancel
         self._begun = False
@@ -93,7 +94,12 @@ class Transaction:
         return self._done
 
     def __enter__(self) -> Transaction:
-        self.begin(timeout=self._timeout, cancel=self._cancel)
+        try:
+            self.begin(timeout=self._timeout, cancel=self._cancel)
+        except BaseException as failure:
+            if not isinstance(failure, Error) or failure.kind in _MAYBE:
+                self._unbegin()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: TracebackType | None) -> None:
@@ -111,6 +117,16 @@ class Transaction:
                 self._abandon()
                 raise
 
+    def _unbegin(self) -> None:
+        """Asks what became of a BEGIN that no block follows, and reverts it when it happened: otherwise a transaction that nobody
+        ends would collect what the session runs next.
+        """
+        if self._beginning is not None:
+            with suppress(Error):
+                begun = self._session._run(self._beginning, Limit(REVERT_PATIENCE, None), False)
+                if begun.disposition == Disposition.COMPLETED:
+                    self._session.execute("REVERT;", timeout=REVERT_PATIENCE, check=False)
+
     def _abandon(self) -> None:
         """Lets go of it without a commit, unless one may have happened."""
         with suppress(Error):
@@ -121,14 +137,16 @@ class Transaction:
 
     def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Begins it; a ``with`` block does. Raises CommandFailed when the domain is missing or the session holds a transaction,
-        and whatever ``Execution.run`` raises. After UncertainError, run the error's ``execution`` again: the session then holds
-        the transaction, and REVERT lets go of it.
+        and whatever ``Execution.run`` raises. After UncertainError, DeadlineError, CancelledError or Ctrl-C it may have begun: run
+        the error's ``execution`` again to learn that, and REVERT to let go of it; a ``with`` block does both by itself.
         """
         if self._begun:
             raise InvalidArgumentError("a transaction begins once; make another one with session.transaction()")
         session = self._session
         self._selected = session.domain
-        outcome = session._in_domain(self.domain, "BEGIN;", Limit(timeout, cancel), check=True)
+        limit = Limit(timeout, cancel)
+        self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
+        outcome = session._run(self._beginning, limit, True)
         self._begun = True
         self.status = outcome.transaction
         session._transaction = weakref.ref(self)
@@ -145,6 +163,8 @@ class Transaction:
         raises. After UncertainError run the error's ``execution`` again before anything else, or let the block revert: the statement
         may have been accepted, and a commit without ``expected_preview`` would then carry it out.
         """
+        if not isinstance(query, str):
+            raise TypeError(f"query is the text of a statement (str), not {type(query).__name__}")
         if _COMMIT.fullmatch(query):
             return self._decide(query, None, Limit(timeout, cancel), check)
         if _REVERT.fullmatch(query):
@@ -187,6 +207,8 @@ class Transaction:
         return outcome
 
     def _decide(self, query: str, preview: TransactionPreview | None, limit: Limit, check: bool) -> Outcome:
+        if preview is not None and not isinstance(preview, TransactionPreview):
+            raise TypeError(f"expected_preview is a TransactionPreview, as tx.preview, not {type(preview).__name__}")
         self._check()
         if preview is not None and not extension("transactions"):
             raise UnsupportedError(

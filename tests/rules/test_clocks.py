@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -574,6 +575,29 @@ def test_an_instant_that_is_none(clock: nervix_ffi.Clock, value: int) -> None:
     for call in calls:
         with pytest.raises(nervix_ffi.InvalidArgumentError):
             call()
+
+
+@pytest.mark.parametrize("value", [1.0, "5", None, True, b"1"])
+def test_what_is_no_instant_is_refused_at_once(clock: nervix_ffi.Clock, value: Any) -> None:
+    now = clock.read()
+    calls: list[Callable[[], object]] = [
+        lambda: now.wall_duration_until(value),
+        lambda: now.admits(value),
+        lambda: now.sleep_until(value, timeout=PATIENCE),
+        lambda: clock.sleep_until(value, timeout=PATIENCE),
+    ]
+    if value is not None:
+        calls += [lambda: now.logical_time_at(value), lambda: now.admission_window(value), lambda: now.admits(0, utc=value)]
+    for call in calls:
+        with pytest.raises(TypeError, match="int"):
+            call()
+
+
+def test_an_instant_may_be_any_whole_number(clock: nervix_ffi.Clock) -> None:
+    now = clock.read()
+    instant = numpy.int64(LAST)
+    assert now.admits(instant) == now.admits(LAST)
+    assert now.wall_duration_until(numpy.int32(0), utc=numpy.int64(0)) == now.wall_duration_until(0, utc=0)
 
 
 # ---- sleeping

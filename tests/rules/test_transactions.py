@@ -109,6 +109,26 @@ def test_a_block_that_raises_reverts(node: LoopbackNode, session: nervix_ffi.Ses
     assert session.execute(SCHEMA, timeout=PATIENCE).completed
 
 
+@pytest.mark.rule("N-2", "E-3", "D-4")
+def test_a_block_that_could_not_begin_in_time_leaves_no_transaction(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    node.control("delay", kind="CommandRequest", when="after", millis=300)
+    with pytest.raises(nervix_ffi.DeadlineError), session.transaction(timeout=0.1):
+        pytest.fail("it began")
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert session.execute(SCHEMA, timeout=PATIENCE).completed
+    assert exists(node, "SCHEMA made")
+
+
+@pytest.mark.parametrize("wrong", [5, b"DROP", None])
+def test_what_is_no_statement_and_no_preview_is_a_type_error(session: nervix_ffi.Session, wrong: Any) -> None:
+    with session.transaction() as tx:
+        with pytest.raises(TypeError, match="query"):
+            tx.execute(wrong)
+        with pytest.raises(TypeError, match="expected_preview"):
+            tx.commit(expected_preview="x")  # type: ignore[arg-type]
+    assert tx.finished
+
+
 @pytest.mark.rule("X-3")
 def test_a_transaction_is_committed_and_reverted_by_hand_and_then_over(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     with session.transaction() as tx:

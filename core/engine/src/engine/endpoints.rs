@@ -321,32 +321,34 @@ impl Endpoint {
 }
 
 impl Producer {
+    /// Gives a submission its outcome, for every call that waits for it; without one it is kept until it is taken.
     fn resolve(
         &mut self,
         submission: u64,
         outcome: SubmissionOutcome,
-    ) -> Option<(CallId, SubmissionOutcome)> {
-        let held = self.submissions.get_mut(&submission)?;
+    ) -> Vec<(CallId, SubmissionOutcome)> {
+        let Some(held) = self.submissions.get_mut(&submission) else {
+            return Vec::new();
+        };
         if matches!(held.state, Sent::Resolved(_)) {
-            return None;
+            return Vec::new();
         }
-        if held.released {
+        let (waiting, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.rejoins)
+            .into_iter()
+            .partition(|(_, wanted)| *wanted == submission);
+        self.rejoins = others;
+        // A call that waits is told even of a submission that another one let go.
+        if held.released || !waiting.is_empty() {
             self.forget(submission);
-            return None;
+        } else {
+            held.state = Sent::Resolved(outcome.clone());
+            // Its credit is held until the outcome is taken; its bytes are needed no more.
+            held.batch = Bytes::new();
         }
-        if let Some(at) = self
-            .rejoins
-            .iter()
-            .position(|(_, wanted)| *wanted == submission)
-        {
-            let (call, _) = self.rejoins.swap_remove(at);
-            self.forget(submission);
-            return Some((call, outcome));
-        }
-        held.state = Sent::Resolved(outcome);
-        // Its credit is held until the outcome is taken; its bytes are needed no more.
-        held.batch = Bytes::new();
-        None
+        waiting
+            .into_iter()
+            .map(|(call, _)| (call, outcome.clone()))
+            .collect()
     }
 
     fn forget(&mut self, submission: u64) {
@@ -613,7 +615,7 @@ impl Engine {
                         .position(|(other, _)| *other == call)
                     {
                         producer.rejoins.swap_remove(at);
-                        Some(format!("{reason}: the submission stays with the producer, rejoin it again for its outcome"))
+                        Some(format!("{reason}: the submission stays with the producer; ask again for its outcome"))
                     } else {
                         None
                     }
@@ -1005,9 +1007,7 @@ impl Engine {
         } else {
             message
         };
-        if let Some((call, outcome)) =
-            producer.resolve(submission, SubmissionOutcome { result, message })
-        {
+        for (call, outcome) in producer.resolve(submission, SubmissionOutcome { result, message }) {
             self.finish(call, Ok(Done::Submission(outcome)));
         }
         Ok(())
@@ -1210,7 +1210,7 @@ impl Engine {
         else {
             return;
         };
-        if let Some((call, outcome)) = producer.resolve(submission, outcome) {
+        for (call, outcome) in producer.resolve(submission, outcome) {
             self.finish(call, Ok(Done::Submission(outcome)));
         }
     }
@@ -1633,7 +1633,7 @@ impl Engine {
                 Err(Unsent::Refused(refusal)) => {
                     let outcome =
                         not_admitted(SubmissionRefusal::BatchTooLarge, &refusal.to_string());
-                    if let Some((call, outcome)) = producer.resolve(submission, outcome) {
+                    for (call, outcome) in producer.resolve(submission, outcome) {
                         self.finish(call, Ok(Done::Submission(outcome)));
                     }
                 }

@@ -1113,6 +1113,26 @@ fn a_violation_leaves_batches_unknown() {
     );
 }
 
+// rule: P-7, B-14
+#[test]
+fn every_call_that_waits_for_an_outcome_gets_it() {
+    let (mut bench, conn, producer, _) = producing();
+    let sent = bench.submit(producer, 1);
+    let request = bench.batch(conn).0;
+    let waiting = [(); 3].map(|()| bench.call(Call::Rejoin(producer, sent)));
+    // Letting it go meanwhile leaves nobody waiting for ever.
+    let now = bench.time();
+    assert_eq!(
+        bench.engine.release_submission(now, producer, sent),
+        Some(None)
+    );
+    bench.reply(conn, request, batch_completed());
+    for call in waiting {
+        assert_eq!(bench.submission(call).result, SubmissionResult::Completed);
+    }
+    assert_eq!(bench.engine.pending(producer), []);
+}
+
 // rule: P-5
 #[test]
 fn the_end_of_everything_answers_everyone() {
