@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use nervix_wire::types::{
     AttachDisposition, AttachOutcome, AttachTransactionRequest, ClientRequest, CommandDisposition,
-    CommandOutcome, ReplyBody, TransactionPreviewIdentity, TransactionState, TransactionStatus,
+    CommandOutcome, OutcomeOrigin, ReplyBody, TransactionPreviewIdentity, TransactionState,
+    TransactionStatus,
 };
 use nervix_wire::Violation;
 
@@ -349,7 +350,11 @@ impl Engine {
                     }
                     // Otherwise its loss was reported, and stays until the host leaves it.
                 }
-                _ if act == Act::Begin && completed && is_open(&status.state) => {
+                held if is_open(&status.state)
+                    && ((act == Act::Begin && completed)
+                        // One whose BEGIN nobody waited for: what the session holds is told with every outcome.
+                        || (held.is_none() && self.current == Some(conn) && tells_binding(outcome))) =>
+                {
                     self.transaction = Some(Held {
                         id: Arc::from(status.transaction_id.as_str()),
                         domain: status.domain.clone(),
@@ -404,6 +409,16 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether an outcome tells what its session holds now. A recovered one may tell what was held when it happened.
+fn tells_binding(outcome: &CommandOutcome) -> bool {
+    outcome.origin == OutcomeOrigin::Executed
+        && !matches!(
+            outcome.disposition,
+            CommandDisposition::TransactionDetached(_)
+                | CommandDisposition::TransactionTakenOver(_)
+        )
 }
 
 fn is_open(state: &TransactionState) -> bool {

@@ -370,6 +370,16 @@ impl Watch {
                     }
                     _ => {}
                 }
+                let unbound = matches!(
+                    outcome.disposition,
+                    CommandDisposition::TransactionTakenOver(_)
+                        | CommandDisposition::TransactionDetached(_)
+                ) || outcome.origin == OutcomeOrigin::Recovered;
+                // What the session holds is told with every outcome that is not a record.
+                let held = outcome.transaction.as_ref().filter(|status| open(status));
+                if let (Some(held), None, false) = (held, &watched.bound, unbound) {
+                    watched.bound = Some(held.transaction_id.clone());
+                }
                 if let CommandDisposition::TransactionTakenOver(taken) = outcome.disposition {
                     self.taken.insert(taken.transaction_id);
                 }

@@ -1350,3 +1350,31 @@ fn what_was_sent_outside_is_not_sent_again_inside() {
         bench.sends_nothing(conn);
     }
 }
+
+// rule, SM-3
+#[test]
+fn a_transaction_whose_begin_nobody_waited_for_is_held_when_it_is_told() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (id, _) = bench.command(conn);
+    bench.stop(call, nervix_engine::Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    bench.reply(conn, id, unknown(&reference));
+    // Every outcome says what its session holds.
+    let (command, _) = run(&mut bench, conn, CREATE, |reference| {
+        bound(
+            command_failed(reference, "a position is missing"),
+            transaction("t", 0),
+        )
+    });
+    assert_eq!(command.expected_transaction_position, None);
+    assert!(is_held(&mut bench));
+    let (revert, _) = run(
+        &mut bench,
+        conn,
+        "REVERT;",
+        finished(TransactionState::TransactionReverted),
+    );
+    assert_eq!(revert.expected_transaction_position, Some(0));
+    assert!(!is_held(&mut bench));
+}

@@ -533,19 +533,17 @@ impl World {
             }
             _ => {}
         }
-        if let (
-            true,
-            Kind::Begin,
-            Some(TransactionStatus {
+        if first && prepared.kind == Kind::Begin {
+            self.host.domain_unknown |= prepared.uncertain;
+            if let Some(TransactionStatus {
                 state: TransactionState::TransactionOpen,
                 domain,
                 ..
-            }),
-        ) = (first, &prepared.kind, &outcome.transaction)
-        {
-            self.host.domain = domain.clone();
-            self.host.domain_unknown = prepared.uncertain;
-            self.counts.begun += 1;
+            }) = &outcome.transaction
+            {
+                self.host.domain = domain.clone();
+                self.counts.begun += 1;
+            }
         }
         if self.host.prepared[index].kind == Kind::Commit
             && outcome.disposition == Disposition::Completed
