@@ -819,20 +819,8 @@ impl World {
         }
     }
 
-    /// After the last fault: everything unfinished finishes, and what is kept is there.
-    pub fn settle(&mut self) {
-        let enough = 2 * self.request_timeout + self.retry_timeout + 15 * SEC;
-        if !self.host.connected {
-            // Nobody gets a session whose connect failed.
-            self.until(self.now + enough);
-            self.finish();
-            return;
-        }
-        self.read_for(enough);
-        for domain in crate::clocks::DOMAINS {
-            self.cluster.clocks.get_mut(domain).unwrap().exists = true;
-        }
-        self.set_running("d0", true);
+    /// Executes what has no outcome until it has one.
+    fn finish_commands(&mut self) {
         for index in 0..self.host.prepared.len() {
             if self.host.prepared[index].outcome.is_none() {
                 if self.mix.transactions {
@@ -847,6 +835,26 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// After the last fault: everything unfinished finishes, and what is kept is there.
+    pub fn settle(&mut self) {
+        let enough = 2 * self.request_timeout + self.retry_timeout + 15 * SEC;
+        if !self.host.connected {
+            // Nobody gets a session whose connect failed.
+            self.until(self.now + enough);
+            self.finish();
+            return;
+        }
+        self.read_for(enough);
+        for domain in crate::clocks::DOMAINS {
+            self.cluster.clocks.get_mut(domain).unwrap().exists = true;
+        }
+        self.set_running("d0", true);
+        // A command that may not go into what an abandoned BEGIN began is for after that BEGIN.
+        for _ in 0..2 {
+            self.finish_commands();
         }
         if self.mix.transactions {
             self.revert();
