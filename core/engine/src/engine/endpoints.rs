@@ -171,6 +171,7 @@ impl Endpoints {
         self.all.values().any(|endpoint| {
             endpoint.wire().is_some_and(|wire| wire.conn == conn)
                 && match &endpoint.side {
+                    _ if matches!(endpoint.place, Place::Closing { .. }) => true,
                     Side::Producer(producer) => {
                         !producer.submits.is_empty()
                             || producer

@@ -652,6 +652,16 @@ fn a_close_waits_for_its_reply_and_ends_what_waits() {
     }
 }
 
+// rule: EC-6, T-8
+#[test]
+fn a_close_that_a_silent_session_does_not_answer_ends_with_it() {
+    let (mut bench, conn, consumer, _) = consuming();
+    let close = bench.call(Call::Close(consumer));
+    bench.pass(2 * REQUEST_TIMEOUT + SEC);
+    assert!(bench.is_reset(conn));
+    assert!(matches!(bench.result(close), Ok(Done::Closed)));
+}
+
 // rule: EC-6
 #[test]
 fn a_freed_consumer_is_closed_without_waiting() {
