@@ -350,6 +350,8 @@ class ConsumerMachine(Machine):
         self.batches: dict[int, Fed] = {}
         #: The attachment ended and no read was told so; ``quietly`` when the client does not know yet either.
         self.interrupted = self.quietly = False
+        #: A read that nobody waits for any more lies with the node; ``aged`` when attempts ran out since, its own perhaps.
+        self.parked = self.aged = False
         self.stale: list[nervix_ffi.Delivery] = []
         #: Deliveries of attachments that are over.
         self.revoked: list[nervix_ffi.Delivery] = []
@@ -364,6 +366,7 @@ class ConsumerMachine(Machine):
     def lost(self) -> None:
         """The attachment is over: what it delivered comes again."""
         self.interrupted = True
+        self.parked = self.aged = False
         self.revoked += self.stale
         self.stale.clear()
         for one in self.unsettled():
@@ -401,7 +404,9 @@ class ConsumerMachine(Machine):
             delivery = self.consumer.next(timeout=PATIENCE if possible else MOMENT)
         except nervix_ffi.DeadlineError:
             assert not possible
+            self.parked = True
             return None
+        aged, self.parked, self.aged = self.aged, False, False
         assert len(self.unsettled()) < CREDIT, "more is unsettled than was granted"
         (number,) = ids(delivery)
         one = self.batches[number]
@@ -413,6 +418,9 @@ class ConsumerMachine(Machine):
         assert all(other.identity != delivery.identity for other in self.batches.values() if other is not one)
         one.identity, one.stream, one.attempt, one.resting = delivery.identity, bytes(delivery.ipc), delivery, False
         one.references.add(delivery.reference)
+        if aged:
+            # Whether the read lying there got it before attempts ran out or after cannot be told from here: make it so.
+            self.let_attempts_time_out()
         return delivery
 
     @rule(delivery=deliveries, how=st.sampled_from(["ack", "ack", "retry", "reject"]))
@@ -479,6 +487,7 @@ class ConsumerMachine(Machine):
     @rule()
     def let_attempts_time_out(self) -> None:
         self.node.control("clock", advance="21s")
+        self.aged = self.parked
         for one in self.batches.values():
             one.resting = False
             if one.attempt is not None:
@@ -517,7 +526,7 @@ class ConsumerMachine(Machine):
             while not all(one.settled for one in self.batches.values()):
                 for _ in range(CREDIT):
                     delivery = self.read_one()
-                    if delivery is not None:
+                    if delivery is not None and delivery not in self.stale:
                         assert delivery.ack(timeout=PATIENCE) is Settlement.CONFIRMED
                         one = self.batches[ids(delivery)[0]]
                         one.attempt, one.settled = None, True
