@@ -33,8 +33,10 @@ use crate::subscriptions::{Limits, Place, SubId, Subscriptions};
 
 mod commands;
 mod connections;
+mod consumers;
 mod endpoints;
 mod frames;
+mod producers;
 mod progress;
 mod replies;
 mod transactions;
