@@ -20,8 +20,8 @@ use nervix_wire::Violation;
 
 use super::{describe_rejection, is_busy, Engine};
 use crate::api::{
-    CallId, ConnId, Decision, Delivery, Done, EndpointId, EndpointState, Error, ErrorKind, Now,
-    Role, Settlement, SubmissionOutcome, SubmissionResult, Uncertainty,
+    brief, CallId, ConnId, Decision, Delivery, Done, EndpointId, EndpointState, Error, ErrorKind,
+    Now, Role, Settlement, SubmissionOutcome, SubmissionResult, Uncertainty,
 };
 use crate::contract::{Contract, OpenRefusal, OpenRequest, ReopenReason};
 use crate::exchange::{Asked, Unsent};
@@ -1002,7 +1002,7 @@ impl Engine {
         } else {
             result
         };
-        let message: String = message.chars().take(MESSAGE_CHARS).collect();
+        let message = brief(message);
         let message = if result == SubmissionResult::Completed {
             String::new()
         } else {
@@ -1788,9 +1788,6 @@ impl Engine {
         }
     }
 }
-
-/// The most characters of a submission's message that a host is given.
-const MESSAGE_CHARS: usize = 1024;
 
 /// What an open was answered.
 enum Opened {
