@@ -392,14 +392,9 @@ impl Engine {
     pub fn input(&mut self, now: Now, input: Input) {
         match input {
             Input::Frame { conn, frame } => {
-                let message = nervix_wire::decode_server(&frame);
-                self.arrived(now, conn, message, frame.as_slice().len());
+                self.arrived(now, conn, nervix_wire::decode_server(&frame));
             }
-            Input::Message {
-                conn,
-                message,
-                length,
-            } => self.arrived(now, conn, *message, length),
+            Input::Message { conn, message } => self.arrived(now, conn, *message),
             Input::Closed { conn, cause } => {
                 if self
                     .attempt

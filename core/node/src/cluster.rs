@@ -32,7 +32,7 @@ use crate::graph::{
     ClusterStatus, DeliveryMode, Effect, NodeStatus, Now, Published, StatementResult,
     SubscriptionId, World,
 };
-use crate::outbox::{Finish, Opens, OutFrame, Outbox};
+use crate::outbox::{Finish, Flood, Opens, OutFrame, Outbox};
 use crate::records::{is_reference, Admission, Content, Records};
 use crate::session::Session;
 use crate::statements::Statement;
@@ -280,6 +280,19 @@ impl Cluster {
             session.outbox.send(frame.clone());
         }
         sessions.len()
+    }
+
+    /// Begins to flood a session, or ends that; says how often each frame of the flood before was sent, and last the tick.
+    pub fn flood(&self, session: u64, flood: Option<Flood>) -> Result<Option<Vec<u64>>, String> {
+        let scope = Scope {
+            session: Some(session),
+            node: None,
+            kind: None,
+        };
+        match self.sessions_in(&scope).first() {
+            Some(found) => Ok(found.outbox.flood(flood)),
+            None => Err(format!("there is no open session {session}")),
+        }
     }
 
     /// Ends every session in the scope, and says how many; `last` goes out before.

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nervix_wire::types::{
-    CommandCompleted, CommandDisposition, ExecutionReferenceConflict,
+    CommandCompleted, CommandDisposition, DomainClockTicked, ExecutionReferenceConflict,
     ExecutionReferenceConflictKind, Fingerprint, LeaderEndpoints, LeaderRedirect, NoticeLevel,
     OutcomeUnknown, PreviewStale, ProtocolViolated, RequestRejection, ServerBody, ServerNotice,
     SessionEndReason, TransactionDetached, TransactionPreviewIdentity, TransactionTakenOver,
@@ -31,7 +31,7 @@ use crate::faults::{Answer, CallFailure, Cut, Delay, Rejection, Rule, Scope, Spl
 use crate::graph::Disposition;
 use crate::hostile::{BadParts, Corruption};
 use crate::kinds;
-use crate::outbox::{Finish, OutFrame};
+use crate::outbox::{Finish, Flood, OutFrame};
 use crate::server::{Listening, Server};
 
 /// How long the listener waits when it cannot accept, for want of descriptors most likely.
@@ -213,6 +213,14 @@ impl Control {
             }
             "parts" => self.parts(fields),
             "inject" => self.inject(fields),
+            "flood_frames" => self.flood_frames(fields),
+            "flood_end" => {
+                let session = fields.needed_number("session")?;
+                deed(move || match self.cluster.flood(session, None)? {
+                    Some(sent) => Ok(sent_counts(&sent)),
+                    None => Err(Problem::Bad(format!("session {session} is not flooded"))),
+                })
+            }
             "corrupt" => self.corrupt(fields),
             "wrong_reference" => {
                 let reference = fields
@@ -680,6 +688,55 @@ impl Control {
         deed(move || Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) })))
     }
 
+    fn flood_frames(&self, fields: &mut Fields) -> Read<'_> {
+        let session = fields.needed_number("session")?;
+        let Value::Array(encoded) = fields.needed("frames")? else {
+            return Err(Problem::Bad(
+                "`frames` is a list of frames in base64".to_owned(),
+            ));
+        };
+        let mut frames = Vec::with_capacity(encoded.len());
+        for frame in &encoded {
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(frame.as_str().unwrap_or("-"))
+                .map_err(|error| format!("a frame in `frames` is not base64: {error}"))?;
+            frames.push(OutFrame {
+                kind: kinds::INJECTED,
+                bytes: Bytes::from(bytes),
+                opens: None,
+            });
+        }
+        let tick = match (fields.text("tick")?, fields.number("generation")?) {
+            (None, None) => None,
+            (Some(domain), Some(generation)) => Some(DomainClockTicked {
+                domain,
+                generation,
+                tick_id: fields.number("after")?.unwrap_or(0),
+                logical_boundary_unix_nanos: 0,
+                authority_utc_unix_nanos: 0,
+                serving_logical_unix_nanos: 0,
+            }),
+            _ => {
+                return Err(Problem::Bad(
+                    "`tick` is the domain of a clock, and goes with its `generation`".to_owned(),
+                ))
+            }
+        };
+        if tick.as_ref().is_some_and(|tick| tick.generation == 0) {
+            return Err(Problem::Bad(
+                "no clock ticks before its first generation".to_owned(),
+            ));
+        }
+        if frames.is_empty() && tick.is_none() {
+            return Err(Problem::Bad("a flood needs a frame or a `tick`".to_owned()));
+        }
+        let flood = Flood::new(frames, tick, fields.number("rounds")?);
+        deed(move || {
+            let before = self.cluster.flood(session, Some(flood))?;
+            Ok(before.map_or_else(|| json!({}), |sent| sent_counts(&sent)))
+        })
+    }
+
     fn notice(&self, fields: &mut Fields) -> Read<'_> {
         let level = match fields.text("level")?.as_deref() {
             None | Some("Info") => NoticeLevel::Info,
@@ -796,6 +853,14 @@ impl Control {
             count,
             effect,
         })
+    }
+}
+
+/// How often each frame of a flood was sent, and its tick.
+fn sent_counts(sent: &[u64]) -> Value {
+    match sent.split_last() {
+        Some((ticks, frames)) => json!({ "sent": frames, "ticks": ticks }),
+        None => json!({}),
     }
 }
 

@@ -16,14 +16,11 @@ use nervix_wire::Violation;
 use super::endpoints::{reopen_error, Endpoint, Place, Side, Wire};
 use super::{describe_rejection, is_busy, Engine};
 use crate::api::{
-    CallId, Done, EndpointId, Error, ErrorKind, Now, SubmissionOutcome, SubmissionResult,
+    brief, CallId, Done, EndpointId, Error, ErrorKind, Now, SubmissionOutcome, SubmissionResult,
     Uncertainty,
 };
 use crate::contract::ReopenReason;
 use crate::exchange::{Asked, Unsent};
-
-/// The most characters of a submission's message that a host is given.
-const MESSAGE_CHARS: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Producer {
@@ -400,7 +397,7 @@ impl Engine {
         } else {
             result
         };
-        let message: String = message.chars().take(MESSAGE_CHARS).collect();
+        let message = brief(message);
         let message = if result == SubmissionResult::Completed {
             String::new()
         } else {
