@@ -19,6 +19,7 @@ mod records;
 mod server;
 mod session;
 mod statements;
+mod tls;
 mod transactions;
 
 use std::io::{Read, Write};
@@ -81,6 +82,11 @@ async fn serve(options: Options) -> Result<(), String> {
         .map_err(|error| format!("SIGTERM cannot be heard: {error}"))?;
     let mut interrupt = signal(SignalKind::interrupt())
         .map_err(|error| format!("SIGINT cannot be heard: {error}"))?;
+    let tls = match &options.tls {
+        Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
+        None => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let mut bound = Vec::new();
     for offset in 0..options.nodes {
         let address = address_of(options.listen, offset)?;
@@ -95,7 +101,7 @@ async fn serve(options: Options) -> Result<(), String> {
         .map(|(index, bound)| {
             (
                 format!("node-{}", index + 1),
-                format!("http://{}", bound.address),
+                format!("{scheme}://{}", bound.address),
             )
         })
         .collect();
@@ -111,7 +117,7 @@ async fn serve(options: Options) -> Result<(), String> {
     if let Some(path) = &options.load {
         load::load(&cluster, path)?;
     }
-    let server = Server::new(cluster.clone());
+    let server = Server::new(cluster.clone(), tls);
     for bound in bound {
         server.serve(bound);
     }

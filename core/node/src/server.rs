@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
 
 use crate::cluster::Cluster;
 use crate::faults::CallFailure;
@@ -101,6 +102,7 @@ pub struct Server {
     cluster: Arc<Cluster>,
     connections: Mutex<Connections>,
     ports: Mutex<Vec<mpsc::UnboundedSender<ListeningChange>>>,
+    tls: Option<TlsAcceptor>,
 }
 
 /// A bound port that is not served yet.
@@ -149,11 +151,12 @@ impl Port {
 }
 
 impl Server {
-    pub fn new(cluster: Arc<Cluster>) -> Arc<Self> {
+    pub fn new(cluster: Arc<Cluster>, tls: Option<TlsAcceptor>) -> Arc<Self> {
         Arc::new(Self {
             cluster,
             connections: Mutex::new(Connections::default()),
             ports: Mutex::new(Vec::new()),
+            tls,
         })
     }
 
@@ -265,6 +268,30 @@ impl Server {
             stream,
             abort_on_close: abort_on_close.clone(),
         };
+        let Some(tls) = &self.tls else {
+            return self
+                .speak(node, stream, abort_on_close, control, commands)
+                .await;
+        };
+        let secured = tokio::select! {
+            secured = tls.accept(stream) => secured,
+            Some(_) = commands.recv() => return,
+        };
+        if let Ok(stream) = secured {
+            self.speak(node, stream, abort_on_close, control, commands)
+                .await;
+        }
+    }
+
+    /// Speaks HTTP/2 on a connection until it ends.
+    async fn speak<T: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        node: usize,
+        stream: T,
+        abort_on_close: Arc<AtomicBool>,
+        control: ConnectionControl,
+        mut commands: mpsc::UnboundedReceiver<ConnectionCommand>,
+    ) {
         let mut builder = h2::server::Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW)
@@ -448,8 +475,8 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
 }
 
 /// Lets a connection write what it has, and hands back the calls that arrive meanwhile.
-async fn settle(
-    connection: &mut Connection<Wire, Bytes>,
+async fn settle<T: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<T, Bytes>,
 ) -> Vec<(Request<RecvStream>, SendResponse<Bytes>)> {
     let mut calls = Vec::new();
     for _ in 0..SETTLE_ROUNDS {
