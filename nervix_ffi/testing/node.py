@@ -210,6 +210,10 @@ class LoopbackNode:
         found: list[dict[str, Any]] = self._request("GET", "transactions", b"", None)["transactions"]
         return found
 
+    def journal(self, since: int = 0) -> dict[str, Any]:
+        """What passed in the node, in order: ``entries`` from number ``since`` on, and the number of the ``next`` one."""
+        return self._request("GET", f"journal?since={since}", b"", None)
+
     def wait(self, *, timeout: float = 10.0, **counts: object) -> dict[str, Any]:
         """Waits inside the node until each count named is reached, and returns all counts.
 
