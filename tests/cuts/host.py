@@ -6,7 +6,7 @@ never submits a batch twice. Must not judge what it noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -114,16 +114,17 @@ class Story:
 class Host:
     """One run of the script."""
 
-    def __init__(self, node: LoopbackNode, number: int, uris: list[str], fault: Fault | None = None) -> None:
+    def __init__(self, node: LoopbackNode, number: int, uris: list[str], faults: Sequence[Fault] = ()) -> None:
         self.node = node
         self.domain = f"run{number}"
         #: Ids of rows are unique among all runs, since the node tells batches apart by their content.
         self.base = number * 1000
         self.uris = uris
-        self.away = fault is not None and fault.away
+        self.away = any(fault.away for fault in faults)
         self.patience = AWAY if self.away else PATIENCE
         self.story = Story()
         self.journal = Journal(node)
+        self.batches_before = len(node.batches())
         #: The step that the script is at, and how many rows of `news` were published.
         self.now = 0
         self.news = 0
@@ -237,14 +238,18 @@ class Host:
 
     def look(self) -> None:
         """Notes the faults that were made in this step, and has those who lost a session learn of the gap."""
-        for entry in list(faults(self.journal.more())):
+        new = self.journal.more()
+        for entry in new:
+            entry["step"] = self.now
+        for entry in list(faults(new)):
             held = [one for one in self.story.held.values() if self.holds(one, entry)]
             within = any(one.kind == "transaction" and one.during(self.now) for one in self.story.held.values())
             made = Made(entry["what"], self.now, entry["number"], entry["session"], held, within)
             self.story.made.append(made)
             if made.what == "cut":
                 self.node.wait(timeout=PATIENCE, session_over=made.session)
-                self.learn(held)
+                if len(self.story.made) == 1:
+                    self.learn(held)
 
     def holds(self, one: Held, fault: dict[str, Any]) -> bool:
         """Whether a session that was lost just now held something that the host knows of and was not closing."""
@@ -255,7 +260,8 @@ class Host:
             for entry in self.journal.entries
             if entry["number"] < fault["number"] and entry["what"] == "frame" and opens_it(entry, one, self.domain)
         ]
-        return bool(opens) and bool(opens[-1]["session"] == fault["session"])
+        # One that is just moving to another session, or back, may or may not be there yet.
+        return bool(opens) and opens[-1]["session"] == fault["session"] and opens[-1]["step"] < self.now
 
     def learn(self, held: list[Held]) -> None:
         """Reads until each of them reported one more gap than before."""
@@ -458,7 +464,7 @@ class Host:
 
     def submit(self, batch: int) -> None:
         """Submits a batch, once."""
-        rows = [{"id": number, "note": "x" * 200 * (batch + 1)} for number in self.ids(batch)]
+        rows = [{"id": number, "note": "x" * 300 * 4**batch} for number in self.ids(batch)]
         self.submitted[batch] = self.again(lambda: self.producer.submit(rows, timeout=self.patience))
 
     def glance(self, timeout: float) -> None:
@@ -548,6 +554,9 @@ class Host:
         self.let_go("out")
         self.again(lambda: self.consumer.close(timeout=self.patience))
         assert self.due is None
+        if not self.away:
+            # A session that was left for the leader ends with what was kept there, and no frame goes to it any more.
+            self.node.wait(timeout=PATIENCE, sessions={"exactly": 1})
 
 
 def opens_it(entry: dict[str, Any], one: Held, domain: str) -> bool:
