@@ -32,6 +32,7 @@ use crate::graph::{
     ClusterStatus, DeliveryMode, Effect, NodeStatus, Now, Published, StatementResult,
     SubscriptionId, World,
 };
+use crate::journal::Journal;
 use crate::outbox::{Finish, Flood, Opens, OutFrame, Outbox};
 use crate::records::{is_reference, Admission, Content, Records};
 use crate::session::Session;
@@ -96,6 +97,7 @@ pub struct Cluster {
     state: Mutex<State>,
     pub faults: Faults,
     pub counts: Counts,
+    pub journal: Journal,
     accounts: Vec<Account>,
     alternate_domain_info: AtomicBool,
     next_session: AtomicU64,
@@ -172,6 +174,7 @@ impl Cluster {
             }),
             faults: Faults::default(),
             counts: Counts::default(),
+            journal: Journal::default(),
             accounts,
             alternate_domain_info: AtomicBool::new(false),
             next_session: AtomicU64::new(1),

@@ -27,7 +27,9 @@ use tokio::net::TcpListener;
 use crate::args::duration_nanos;
 use crate::cluster::{Cluster, Rows};
 use crate::counts::{Condition, Direction};
-use crate::faults::{Answer, CallFailure, Cut, Delay, Rejection, Rule, Scope, Split, Spoil, When};
+use crate::faults::{
+    Answer, CallFailure, Cut, Delay, LeaderMove, Rejection, Rule, Scope, Split, Spoil, When,
+};
 use crate::graph::Disposition;
 use crate::hostile::{BadParts, Corruption};
 use crate::kinds;
@@ -118,6 +120,9 @@ impl Control {
             (Method::GET, "health") => Ok(self.health()),
             (Method::GET, "counts") => Ok(self.cluster.counts.report()),
             (Method::GET, "batches") => Ok(json!({ "batches": self.cluster.counts.batches() })),
+            (Method::GET, "journal") => {
+                journal_since(request.uri().query()).map(|since| self.cluster.journal.report(since))
+            }
             (Method::GET, "transactions") => {
                 Ok(json!({ "transactions": self.cluster.transactions() }))
             }
@@ -135,7 +140,7 @@ impl Control {
             ),
             Err(Problem::NoSuchAction) => respond(
                 StatusCode::NOT_FOUND,
-                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts, batches and transactions are got") }),
+                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts, batches, journal and transactions are got") }),
             ),
         }
     }
@@ -328,17 +333,7 @@ impl Control {
                 )))
             }
         };
-        let direction = match fields.text("direction")?.as_deref() {
-            None => None,
-            Some("in") => Some(Direction::In),
-            Some("out") => Some(Direction::Out),
-            Some(other) => {
-                return Err(Problem::Bad(format!(
-                    "`direction` is in or out, not `{other}`"
-                )))
-            }
-        };
-        let Some(direction) = direction else {
+        let Some(direction) = direction(fields)? else {
             let scope = self.scope(fields, None)?;
             return deed(move || {
                 let sessions = self.cluster.finish(&scope, None, &finish);
@@ -346,17 +341,7 @@ impl Control {
             });
         };
         let when = when(fields, "when")?.unwrap_or(When::After);
-        let kind = match (fields.text("kind")?, direction) {
-            (None, _) => None,
-            (Some(kind), Direction::In) if kinds::is_request(&kind) => Some(kind),
-            (Some(kind), Direction::Out) if kinds::is_server_frame(&kind) => Some(kind),
-            (Some(kind), Direction::In) => {
-                return Err(Problem::Bad(format!("`{kind}` is no request")))
-            }
-            (Some(kind), Direction::Out) => {
-                return Err(Problem::Bad(format!("`{kind}` is no server frame")))
-            }
-        };
+        let kind = frame_kind(fields, direction)?;
         let rule = self.rule(
             fields,
             kind,
@@ -457,6 +442,17 @@ impl Control {
             Value::String(name) => Some(self.node_named(&name)?),
             _ => return Err(Problem::Bad("`leader` is a node's name or null".to_owned())),
         };
+        if let Some(direction) = direction(fields)? {
+            let when = when(fields, "when")?.unwrap_or(When::After);
+            let kind = frame_kind(fields, direction)?;
+            let effect = LeaderMove {
+                direction,
+                when,
+                leader,
+            };
+            let rule = self.rule(fields, kind, effect)?;
+            return silently(move || self.cluster.faults.arm_leader_move(rule));
+        }
         deed(move || {
             self.cluster.set_leader(leader);
             Ok(json!({ "leader": self.cluster.leader() }))
@@ -877,6 +873,39 @@ fn when(fields: &mut Fields, name: &str) -> Result<Option<When>, Problem> {
         Some(other) => Err(Problem::Bad(format!(
             "`{name}` is before or after, not `{other}`"
         ))),
+    }
+}
+
+/// Which way the frame goes that something is to happen at.
+fn direction(fields: &mut Fields) -> Result<Option<Direction>, Problem> {
+    match fields.text("direction")?.as_deref() {
+        None => Ok(None),
+        Some("in") => Ok(Some(Direction::In)),
+        Some("out") => Ok(Some(Direction::Out)),
+        Some(other) => Err(Problem::Bad(format!(
+            "`direction` is in or out, not `{other}`"
+        ))),
+    }
+}
+
+/// Of which kind that frame is.
+fn frame_kind(fields: &mut Fields, direction: Direction) -> Result<Option<String>, Problem> {
+    match (fields.text("kind")?, direction) {
+        (None, _) => Ok(None),
+        (Some(kind), Direction::In) if kinds::is_request(&kind) => Ok(Some(kind)),
+        (Some(kind), Direction::Out) if kinds::is_server_frame(&kind) => Ok(Some(kind)),
+        (Some(kind), Direction::In) => Err(Problem::Bad(format!("`{kind}` is no request"))),
+        (Some(kind), Direction::Out) => Err(Problem::Bad(format!("`{kind}` is no server frame"))),
+    }
+}
+
+/// The number that a request for the journal begins at.
+fn journal_since(query: Option<&str>) -> Result<u64, Problem> {
+    match query {
+        None => Ok(0),
+        Some(query) => parameter(query, "since")?
+            .parse()
+            .map_err(|_| Problem::Bad("`since` is the number of an entry".to_owned())),
     }
 }
 

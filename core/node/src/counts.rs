@@ -405,6 +405,10 @@ impl Counts {
                 frames.get(kind.as_str()).copied().unwrap_or(0)
             }
             Subject::Ended(kind) => totals.ended.get(kind.as_str()).copied().unwrap_or(0),
+            Subject::SessionOver(id) => {
+                let mut sessions = totals.sessions.iter();
+                u64::from(sessions.any(|entry| entry.id == *id && entry.end.is_some()))
+            }
         }
     }
 
@@ -500,6 +504,8 @@ pub enum Subject {
     Batches,
     Frames(Direction, String),
     Ended(String),
+    /// Whether the session of this number is over.
+    SessionOver(u64),
 }
 
 /// A number reached, or met exactly.
@@ -559,6 +565,17 @@ impl Condition {
                             )?);
                         }
                     }
+                    continue;
+                }
+                "session_over" => {
+                    let id = value
+                        .as_u64()
+                        .ok_or("`session_over` is the number of a session")?;
+                    conditions.push(Self {
+                        subject: Subject::SessionOver(id),
+                        count: 1,
+                        exactly: false,
+                    });
                     continue;
                 }
                 "ended" => {
@@ -640,6 +657,7 @@ mod tests {
             json!({"moons": 1}),
             json!({"sessions": "two"}),
             json!({"frames": {"up": {}}}),
+            json!({"session_over": {"exactly": 1}}),
         ] {
             assert!(conditions(body).is_err());
         }

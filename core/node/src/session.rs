@@ -21,10 +21,11 @@ use tokio::task::JoinSet;
 
 use crate::cluster::{rejected, Answered, Cluster};
 use crate::counts::{Direction, SessionEnd};
-use crate::faults::{Place, Split, Spoil, Waiter, When};
+use crate::faults::{LeaderMove, Place, Split, Spoil, Waiter, When};
 use crate::graph::SubscriptionId;
 use crate::grpc::{self, CallEnd, Envelope, Incoming, MessageReader, Status};
 use crate::hostile;
+use crate::journal::{About, Event, Made};
 use crate::kinds;
 use crate::outbox::{Finish, Next, Opens, OutFrame, Outbox};
 use crate::server::ConnectionControl;
@@ -39,6 +40,8 @@ struct Flight {
     admitted: bool,
     /// How the session ends instead of answering, once the request was carried out.
     cut: Option<Finish>,
+    /// Where leadership goes once the request was carried out.
+    leader_move: Option<LeaderMove>,
     cancelled: Arc<Notify>,
     /// A batch is bounded by its producer's credit and does not count as a request in flight.
     submission: bool,
@@ -168,12 +171,15 @@ impl Session {
         }
     }
 
-    fn cut_of(&self, request_id: u64) -> Option<Finish> {
-        self.flights
-            .lock()
+    /// What a test wants to happen once a request was carried out.
+    fn afterwards(&self, request_id: u64) -> (Option<LeaderMove>, Option<Finish>) {
+        let flights = self.flights.lock();
+        flights
             .open
             .get(&request_id)
-            .and_then(|flight| flight.cut.clone())
+            .map_or((None, None), |flight| {
+                (flight.leader_move, flight.cut.clone())
+            })
     }
 }
 
@@ -248,8 +254,21 @@ async fn write(
         };
         let cut = cluster.faults.cut(place, Direction::Out, frame.kind);
         if let Some((When::Before, finish)) = &cut {
+            note_fault(
+                &cluster,
+                place,
+                Made::Cut,
+                (Direction::Out, frame.kind),
+                When::Before,
+            );
             session.outbox.finish(finish.clone(), false);
             continue;
+        }
+        let leader_move = cluster
+            .faults
+            .leader_move(place, Direction::Out, frame.kind);
+        if let Some(moved) = leader_move.filter(|moved| moved.when == When::Before) {
+            move_leader(&cluster, place, moved, frame.kind);
         }
         let envelope = match cluster.faults.spoil(place, frame.kind) {
             None => Envelope::plain(frame.bytes),
@@ -270,15 +289,69 @@ async fn write(
             // The reader learns how the client's side ended.
             break;
         }
-        cluster.counts.frame(Direction::Out, frame.kind);
+        note_frame(&cluster, place, Direction::Out, frame.kind, About::Nothing);
         if let Some(opened) = &frame.opens {
             session.outbox.let_flow(opened);
         }
+        if let Some(moved) = leader_move.filter(|moved| moved.when == When::After) {
+            move_leader(&cluster, place, moved, frame.kind);
+        }
         if let Some((When::After, finish)) = cut {
+            note_fault(
+                &cluster,
+                place,
+                Made::Cut,
+                (Direction::Out, frame.kind),
+                When::After,
+            );
             session.outbox.finish(finish, false);
         }
     }
     session.outbox.close();
+}
+
+/// Counts a frame that was written or understood.
+fn note_frame(
+    cluster: &Cluster,
+    place: Place,
+    direction: Direction,
+    kind: &'static str,
+    about: About,
+) {
+    cluster.counts.frame(direction, kind);
+    let event = Event::Frame {
+        direction,
+        kind,
+        about,
+    };
+    cluster.journal.note(place.session, event);
+}
+
+fn note_fault(
+    cluster: &Cluster,
+    place: Place,
+    made: Made,
+    (direction, kind): (Direction, &'static str),
+    when: When,
+) {
+    let event = Event::Fault {
+        made,
+        direction,
+        kind,
+        when,
+    };
+    cluster.journal.note(place.session, event);
+}
+
+fn move_leader(cluster: &Cluster, place: Place, moved: LeaderMove, kind: &'static str) {
+    note_fault(
+        cluster,
+        place,
+        Made::LeaderMoved,
+        (moved.direction, kind),
+        moved.when,
+    );
+    cluster.set_leader(moved.leader);
 }
 
 async fn carry_out(
@@ -350,7 +423,7 @@ impl Reader {
                     }
                 }
                 Incoming::Refused(status) => {
-                    self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                    self.note(kinds::MALFORMED, About::Nothing);
                     self.refuse(status);
                     // Where one message was broken, no other can be found.
                     outbox.closed().await;
@@ -381,6 +454,17 @@ impl Reader {
         }
     }
 
+    /// Counts a frame that was received.
+    fn note(&self, kind: &'static str, about: About) {
+        note_frame(
+            &self.cluster,
+            self.session.place(),
+            Direction::In,
+            kind,
+            about,
+        );
+    }
+
     fn refuse(&self, status: Status) {
         self.session.outbox.finish(
             Finish::Status {
@@ -399,7 +483,7 @@ impl Reader {
         } = match nervix_wire::decode_client(frame) {
             Ok(message) => message,
             Err(violation) => {
-                self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                self.note(kinds::MALFORMED, About::Nothing);
                 match nervix_wire::client_request_id(frame) {
                     Some(request_id) => self.answer(request_id, defect(&violation).into()),
                     None => self.refuse(Status::new(grpc::INTERNAL, violation.to_string())),
@@ -411,10 +495,21 @@ impl Reader {
         let place = self.session.place();
         let cut = self.cluster.faults.cut(place, Direction::In, kind);
         if let Some((When::Before, finish)) = cut {
+            note_fault(
+                &self.cluster,
+                place,
+                Made::Cut,
+                (Direction::In, kind),
+                When::Before,
+            );
             self.session.outbox.finish(finish, false);
             return None;
         }
-        self.cluster.counts.frame(Direction::In, kind);
+        let leader_move = self.cluster.faults.leader_move(place, Direction::In, kind);
+        if let Some(moved) = leader_move.filter(|moved| moved.when == When::Before) {
+            move_leader(&self.cluster, place, moved, kind);
+        }
+        self.note(kind, About::request(&request));
         let mut flights = self.session.flights.lock();
         if flights.open.contains_key(&request_id) {
             drop(flights);
@@ -445,7 +540,17 @@ impl Reader {
             } else {
                 self.cancel(request_id, target, flight);
             }
+            if let Some(moved) = leader_move.filter(|moved| moved.when == When::After) {
+                move_leader(&self.cluster, place, moved, kind);
+            }
             if let Some((_, finish)) = cut {
+                note_fault(
+                    &self.cluster,
+                    place,
+                    Made::Cut,
+                    (Direction::In, kind),
+                    When::After,
+                );
                 self.session.outbox.finish(finish, false);
             }
             return None;
@@ -476,6 +581,7 @@ impl Reader {
             Flight {
                 admitted: false,
                 cut: cut.map(|(_, finish)| finish),
+                leader_move: leader_move.filter(|moved| moved.when == When::After),
                 cancelled: Arc::new(Notify::new()),
                 submission,
                 forced: None,
@@ -568,6 +674,8 @@ async fn process(
     if !session.admit(request_id) {
         return;
     }
+    // Read now: a request may have its answer, and be no more in flight, by the time that it was carried out.
+    let (leader_move, cut) = session.afterwards(request_id);
     let forced = cluster.faults.forced(session.place(), kind);
     let handled = match forced {
         Some(forced) if !forced.execute => {
@@ -587,7 +695,17 @@ async fn process(
             handle(cluster, session, request_id, request)
         }
     };
-    if let Some(finish) = session.cut_of(request_id) {
+    if let Some(moved) = leader_move {
+        move_leader(cluster, session.place(), moved, kind);
+    }
+    if let Some(finish) = cut {
+        note_fault(
+            cluster,
+            session.place(),
+            Made::Cut,
+            (Direction::In, kind),
+            When::After,
+        );
         session.outbox.finish(finish, false);
         return;
     }
