@@ -200,6 +200,7 @@ impl Control {
 
     fn read(&self, path: &str, fields: &mut Fields) -> Read<'_> {
         match path {
+            "silence" => self.silence(fields),
             "execute" => self.execute(fields),
             "cut" => self.cut(fields),
             "end" => self.end(fields),
@@ -429,6 +430,15 @@ impl Control {
             self.listen(node, listening).await?;
         }
         Ok(json!({}))
+    }
+
+    fn silence(&self, fields: &mut Fields) -> Read<'_> {
+        let silent = fields.flag("silent")?.unwrap_or(true);
+        let node = match fields.text("node")? {
+            Some(name) => Some(self.node_named(&name)?),
+            None => None,
+        };
+        deed(move || Ok(json!({ "connections": self.server.silence(node, silent) })))
     }
 
     async fn listen(&self, node: usize, listening: Listening) -> Result<(), Problem> {

@@ -106,6 +106,7 @@ struct Totals {
     executed_order: VecDeque<String>,
     applied: BTreeMap<String, u64>,
     forbidden: BTreeMap<&'static str, u64>,
+    violations: BTreeMap<&'static str, u64>,
     unauthenticated: u64,
     unavailable: u64,
     subscriptions: u64,
@@ -221,6 +222,11 @@ impl Counts {
     /// A session asked for what the transaction that it holds forbids.
     pub fn forbidden(&self, what: &'static str) {
         self.change(|totals| *totals.forbidden.entry(what).or_default() += 1);
+    }
+
+    /// A session did what no client may, whatever its transaction.
+    pub fn violation(&self, what: &'static str) {
+        self.change(|totals| *totals.violations.entry(what).or_default() += 1);
     }
 
     pub fn call_unauthenticated(&self) {
@@ -340,6 +346,7 @@ impl Counts {
             "executed": totals.executed,
             "applied": totals.applied,
             "forbidden_in_transaction": totals.forbidden,
+            "violations": totals.violations,
             "subscriptions": totals.subscriptions,
             "held": totals.held,
             "blocked_publications": totals.blocked_publications,

@@ -424,6 +424,8 @@ impl Reader {
                 }
                 Incoming::Refused(status) => {
                     self.note(kinds::MALFORMED, About::Nothing);
+                    self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                    self.cluster.counts.violation(kinds::MALFORMED);
                     self.refuse(status);
                     // Where one message was broken, no other can be found.
                     outbox.closed().await;
@@ -484,6 +486,8 @@ impl Reader {
             Ok(message) => message,
             Err(violation) => {
                 self.note(kinds::MALFORMED, About::Nothing);
+                self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                self.cluster.counts.violation(kinds::MALFORMED);
                 match nervix_wire::client_request_id(frame) {
                     Some(request_id) => self.answer(request_id, defect(&violation).into()),
                     None => self.refuse(Status::new(grpc::INTERNAL, violation.to_string())),
@@ -518,7 +522,7 @@ impl Reader {
                 Some("request_id"),
                 format!("request {request_id} is still in flight"),
             );
-            self.answer(request_id, rejected.into());
+            self.reject(request_id, rejected);
             return None;
         }
         if let ClientRequest::CancelRequest(cancel) = &request {
@@ -536,7 +540,7 @@ impl Reader {
                     Some("target_request_id"),
                     format!("request {target} is a submitted batch, which cannot be cancelled"),
                 );
-                self.answer(request_id, rejected.into());
+                self.reject(request_id, rejected);
             } else {
                 self.cancel(request_id, target, flight);
             }
@@ -563,7 +567,7 @@ impl Reader {
                 None,
                 format!("{IN_FLIGHT_LIMIT} requests are in flight"),
             );
-            self.answer(request_id, rejected.into());
+            self.reject(request_id, rejected);
             return None;
         }
         if let Some(rejection) = self.cluster.faults.rejection(place, kind) {
@@ -614,6 +618,13 @@ impl Reader {
             );
             flight.cancelled.notify_one();
         }
+    }
+
+    /// Answers a request that no client may make.
+    fn reject(&self, request_id: u64, rejected: RequestRejected) {
+        let what = kinds::rejection(&rejected.rejection);
+        self.cluster.counts.violation(what);
+        self.answer(request_id, rejected.into());
     }
 
     fn answer(&self, request_id: u64, answer: Answer) {
@@ -903,7 +914,11 @@ fn handle(
             format!("this node does not serve {}", kinds::request_kind(&other)),
         )),
     };
-    Answered::Now(answered.unwrap_or_else(Answer::from))
+    Answered::Now(answered.unwrap_or_else(|rejected| {
+        let what = kinds::rejection(&rejected.rejection);
+        cluster.counts.violation(what);
+        rejected.into()
+    }))
 }
 
 /// The refusal of what a session may not ask for while it holds a transaction. Opens of endpoints have their own.

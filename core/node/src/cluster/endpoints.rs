@@ -548,6 +548,11 @@ impl Cluster {
             };
             self.counts.batch_concluded(&content, &seen);
             self.counts.outstanding(-1);
+            if outcome.disposition
+                == not_admitted(SubmissionRefusal::CreditExceeded, "").disposition
+            {
+                self.counts.violation("CreditExceeded");
+            }
             session
         };
         let body = ReplyBody::SubmissionOutcome(outcome);
