@@ -61,6 +61,9 @@ _DELETE = re.compile(r"\s*DELETE\s+SUBSCRIPTION\s+(\w+)\s*;?\s*", re.IGNORECASE)
 DEFAULT_BATCHES = 16
 DEFAULT_BYTES = 8 * 1024 * 1024
 
+#: How long going back to the selected domain may take, in seconds; nothing is asked of a server for it.
+SELECT_PATIENCE = 10.0
+
 
 class Execution:
     """One logical command: its text, the domain selected when it was prepared, and its reference.
@@ -69,12 +72,12 @@ class Execution:
     same object again; a new one for the same text is another command (B-1).
     """
 
-    def __init__(self, session: Session, query: str, pointer: CData) -> None:
+    def __init__(self, session: Session, query: str, domain: str | None, pointer: CData) -> None:
         self._session = session
         self._handle = Handle("execution", pointer)
         self.query = query
-        #: The domain that was selected when it was prepared, as far as ``connect`` and USE told.
-        self.domain = session.domain
+        #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
+        self.domain = domain
         self.reference = read_text(lambda place, size: lib.nx_execution_reference(pointer, place, size))
 
     def __repr__(self) -> str:
@@ -118,7 +121,7 @@ class Session:
         self._domain = domain
         #: The transaction that the session holds, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = lambda: None
-        #: Held while a command is prepared in another domain than the selected one.
+        #: Held while a command is prepared, and all the while in which another domain is selected for one.
         self._selecting = threading.RLock()
 
     def __enter__(self) -> Session:
@@ -216,10 +219,9 @@ class Session:
         name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
         basis = NULL if preview is None else shown.basis
 
-        with Out("nx_execution", lib.nx_execution_free) as out:
-            # Preparing sends nothing: a limit that is over already is left for the run to report, with the reference.
-            over = limit.triggered or limit.remaining() == 0.0
-            limits = Limit(None, None) if over else limit
+        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        with self._selecting, Out("nx_execution", lib.nx_execution_free) as out:
+            limits = _unless_over(limit)
             if plain:
                 blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
             else:
@@ -240,7 +242,7 @@ class Session:
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, out.take())
+            return Execution(self, query, self._domain, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
@@ -281,16 +283,30 @@ class Session:
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
-        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        if domain == self._domain:
+            return self._prepare(statement, limit)
+        if not extension("domains"):
+            return self._prepare_selecting(domain, statement, limit)
+        scope, data = encode(domain, "the domain"), encode(statement, "the command")
+        with Out("nx_execution", lib.nx_execution_free) as out:
+            blocking(
+                self._handle,
+                lib.nxx_session_prepare_in,
+                *(_unless_over(limit), scope, len(scope), data, len(data), TOKEN, out.place),
+            )
+            return Execution(self, statement, domain, out.take())
+
+    def _prepare_selecting(self, domain: str, statement: str, limit: Limit) -> Execution:
+        """Prepares a statement of a domain by selecting that one meanwhile; other threads prepare nothing in the meantime."""
         with self._selecting:
             selected = self._domain
-            if selected != domain:
-                self._run(self._prepare(f"USE {domain};", limit), limit, True)
             try:
+                self._run(self._prepare(f"USE {domain};", limit), limit, True)
                 return self._prepare(statement, limit)
             finally:
-                if selected is not None and selected != domain:
-                    self._run(self._prepare(f"USE {selected};", limit), limit, True)
+                if selected is not None:
+                    # Whatever ended the call: what comes after it must not land in the other domain.
+                    self._run(self._prepare(f"USE {selected};", Limit(None, None)), Limit(SELECT_PATIENCE, None), True)
 
     def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
         """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
@@ -496,6 +512,11 @@ def _read(
     """Waits for something that a session reports, and puts it into ``landed``."""
     with Out(c_type, release, landed) as out:
         blocking(handle, function, limit, TOKEN, out.place, out=out)
+
+
+def _unless_over(limit: Limit) -> Limit:
+    """The limit of a call that sends nothing: one that is over already is left for the run to report, with the reference."""
+    return Limit(None, None) if limit.triggered or limit.remaining() == 0.0 else limit
 
 
 def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:

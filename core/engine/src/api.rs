@@ -267,6 +267,8 @@ pub struct Outcome {
 /// What a command is prepared with beside its text.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
+    /// The domain that it is of, in place of the selected one (L-1).
+    pub domain: Option<String>,
     /// The reference of a command that may have run before (E-3).
     pub reference: Option<String>,
     /// The position that command was first sent with (E-2).

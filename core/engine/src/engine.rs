@@ -222,6 +222,9 @@ impl Engine {
         }
         let (id, mut reference) = self.prepare(now, query, entropy);
         if let Some(held) = self.executions.get_mut(&id) {
+            if given.domain.is_some() {
+                held.domain = given.domain;
+            }
             if let Some(given) = given.reference {
                 reference = Arc::from(given);
                 held.reference = Arc::clone(&reference);
