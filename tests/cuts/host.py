@@ -224,7 +224,7 @@ class Host:
                 command.references.append(command.outcome.reference)
             except AGAIN as failure:
                 execution = failure.execution
-                command.references += [failure.reference, execution and execution.reference]
+                command.references += [failure.reference, None if execution is None else execution.reference]
                 command.uncertain += isinstance(failure, nervix_ffi.UncertainError)
                 if isinstance(failure, nervix_ffi.DeadlineError):
                     self.waited(failure)
@@ -345,7 +345,7 @@ class Host:
         """Reads one event of a subscription, if one comes."""
         event = self.subscriptions[name].next(timeout=timeout)
         if isinstance(event, nervix_ffi.Rows):
-            self.story.rows[name] += [(event.generation, number) for number in event.column("id").to_list()]
+            self.story.rows[name] += [(event.generation, number) for number in ids_of(event)]
         elif isinstance(event, nervix_ffi.Interrupted):
             self.story.held[name].gaps += 1
             self.story.rows[name].append(None)
@@ -498,8 +498,8 @@ class Host:
                     self.waited(failure)
             if (delivery := self.due) is not None:
                 self.due = None
-                ids = [int(number) for number in delivery.batch().column("id").to_list()]  # type: ignore[arg-type]
-                self.story.attempts.append(Attempt(delivery.identity.hex(), delivery.reference.hex(), ids))
+                attempt = Attempt(delivery.identity.hex(), delivery.reference.hex(), ids_of(delivery.batch()))
+                self.story.attempts.append(attempt)
                 return delivery
 
     def take(self) -> None:
@@ -554,6 +554,11 @@ class Host:
         if not self.away:
             # A session that was left for the leader ends with what was kept there, and no frame goes to it any more.
             self.node.wait(timeout=PATIENCE, sessions={"exactly": 1})
+
+
+def ids_of(rows: nervix_ffi.Rows | nervix_ffi.Batch) -> list[int]:
+    """The ids of some rows."""
+    return [number for number in rows.column("id").to_list() if isinstance(number, int)]
 
 
 def opens_it(entry: dict[str, Any], one: Held, domain: str) -> bool:

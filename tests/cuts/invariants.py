@@ -226,8 +226,8 @@ def rows_are_continuous(host: Host, processed: list[int]) -> None:
         assert generations == sorted(generations)
         for at, one in enumerate(seen):
             if one is None:
-                before, after = generations_around(seen, at)
-                assert not before & after, f"{name}: the generation did not change with the gap"
+                earlier, later = generations_around(seen, at)
+                assert not earlier & later, f"{name}: the generation did not change with the gap"
         if not host.story.made and None not in seen:
             assert [number for _, number in read] == order
     for one, other in pairwise(host.story.ticks):
