@@ -6,14 +6,12 @@ Owns what lies between two runs. Must not judge.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 from nervix_ffi.testing import LoopbackNode
 
 from .host import BATCHES, Host, graph
 from .invariants import check
-from .places import Fault, Journal, census, faults
+from .places import Fault, census
 
 
 class Cluster:

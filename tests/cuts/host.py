@@ -57,7 +57,7 @@ class Command:
     outcome: nervix_ffi.Outcome | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Held:
     """Something that outlives a session, from the step in which it was opened to the one in which it is closed."""
 
@@ -66,6 +66,8 @@ class Held:
     opened: int
     closing: int | None = None
     gaps: int = 0
+    #: How many of them were reported before this step.
+    before: int = 0
 
     def during(self, step: int) -> bool:
         """Whether it was there before this step, and still is after it."""
@@ -74,14 +76,12 @@ class Held:
 
 @dataclass
 class Made:
-    """A fault that was made: in which step, at which number of the journal, to which session; and what was held then."""
+    """A fault that was made, in which step and to which session, and what was lost with that for certain."""
 
     what: str
     step: int
-    number: int
     session: int
-    held: list[Held]
-    transaction: bool
+    held: list[Held] = field(default_factory=list)
 
 
 @dataclass
@@ -217,24 +217,20 @@ class Host:
         """Runs a command, and the same execution again for as long as nobody knows what became of it."""
         command = Command(query)
         self.story.commands.append(command)
-        while True:
+        execution: nervix_ffi.Execution | None = None
+        while command.outcome is None:
             try:
-                outcome = call()
+                command.outcome = call() if execution is None else execution.run(timeout=self.patience)
+                command.references.append(command.outcome.reference)
             except AGAIN as failure:
-                assert failure.execution is not None
-                assert failure.reference == failure.execution.reference
-                command.references.append(failure.reference)
-                command.uncertain += isinstance(failure, nervix_ffi.UncertainError)
                 execution = failure.execution
+                command.references += [failure.reference, None if execution is None else execution.reference]
+                command.uncertain += isinstance(failure, nervix_ffi.UncertainError)
                 if isinstance(failure, nervix_ffi.DeadlineError):
                     self.waited(failure)
                 else:
                     self.back()
-                call = lambda: execution.run(timeout=self.patience)  # noqa: E731
-            else:
-                command.references.append(outcome.reference)
-                command.outcome = outcome
-                return outcome
+        return command.outcome
 
     def look(self) -> None:
         """Notes the faults that were made in this step, and has those who lost a session learn of the gap."""
@@ -242,14 +238,16 @@ class Host:
         for entry in new:
             entry["step"] = self.now
         for entry in list(faults(new)):
-            held = [one for one in self.story.held.values() if self.holds(one, entry)]
-            within = any(one.kind == "transaction" and one.during(self.now) for one in self.story.held.values())
-            made = Made(entry["what"], self.now, entry["number"], entry["session"], held, within)
+            made = Made(entry["what"], self.now, entry["session"])
             self.story.made.append(made)
             if made.what == "cut":
                 self.node.wait(timeout=PATIENCE, session_over=made.session)
+                # What of it was back after an earlier fault is not for the host to know.
                 if len(self.story.made) == 1:
-                    self.learn(held)
+                    made.held = [one for one in self.story.held.values() if self.holds(one, entry)]
+                    self.learn(made.held)
+        for one in self.story.held.values():
+            one.before = one.gaps
 
     def holds(self, one: Held, fault: dict[str, Any]) -> bool:
         """Whether a session that was lost just now held something that the host knows of and was not closing."""
@@ -264,10 +262,9 @@ class Host:
         return bool(opens) and opens[-1]["session"] == fault["session"] and opens[-1]["step"] < self.now
 
     def learn(self, held: list[Held]) -> None:
-        """Reads until each of them reported one more gap than before."""
+        """Reads until each of them reported a gap, unless it did in this step."""
         for one in held:
-            wanted = sum(one in made.held and made.what == "cut" for made in self.story.made)
-            while one.gaps < wanted:
+            while one.gaps == one.before:
                 if one.kind == "subscription":
                     self.read(one.name, PATIENCE)
                 elif one.kind == "clock":
@@ -348,7 +345,7 @@ class Host:
         """Reads one event of a subscription, if one comes."""
         event = self.subscriptions[name].next(timeout=timeout)
         if isinstance(event, nervix_ffi.Rows):
-            self.story.rows[name] += [(event.generation, number) for number in event.column("id").to_list()]
+            self.story.rows[name] += [(event.generation, number) for number in ids_of(event)]
         elif isinstance(event, nervix_ffi.Interrupted):
             self.story.held[name].gaps += 1
             self.story.rows[name].append(None)
@@ -501,8 +498,8 @@ class Host:
                     self.waited(failure)
             if (delivery := self.due) is not None:
                 self.due = None
-                ids = [int(number) for number in delivery.batch().column("id").to_list()]  # type: ignore[arg-type]
-                self.story.attempts.append(Attempt(delivery.identity.hex(), delivery.reference.hex(), ids))
+                attempt = Attempt(delivery.identity.hex(), delivery.reference.hex(), ids_of(delivery.batch()))
+                self.story.attempts.append(attempt)
                 return delivery
 
     def take(self) -> None:
@@ -557,6 +554,11 @@ class Host:
         if not self.away:
             # A session that was left for the leader ends with what was kept there, and no frame goes to it any more.
             self.node.wait(timeout=PATIENCE, sessions={"exactly": 1})
+
+
+def ids_of(rows: nervix_ffi.Rows | nervix_ffi.Batch) -> list[int]:
+    """The ids of some rows."""
+    return [number for number in rows.column("id").to_list() if isinstance(number, int)]
 
 
 def opens_it(entry: dict[str, Any], one: Held, domain: str) -> bool:

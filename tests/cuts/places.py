@@ -118,6 +118,24 @@ def moves(places: Iterable[Place], leader: str) -> list[Fault]:
     return [Fault(place, leader=leader) for place in places]
 
 
+def next_places(entries: list[dict[str, Any]], first: Place, within: int) -> list[Place]:
+    """Both sides of the frames that follow the fault at ``first``, up to so many."""
+    counted: Counter[tuple[str, str]] = Counter()
+    found: list[Place] = []
+    seen = False
+    for entry in entries:
+        if entry["what"] in ("cut", "leader"):
+            seen = True
+            # A frame before which its session ended is none that passed, and counts all the same.
+            counted[entry["direction"], entry["kind"]] += entry["what"] == "cut" and entry["when"] == "before"
+        elif entry["what"] == "frame":
+            way = entry["direction"], entry["kind"]
+            counted[way] += 1
+            if seen and entry["kind"] != TICK:
+                found += [Place(*way, counted[way], when) for when in ("before", "after")]
+    return found[: 2 * within]
+
+
 def otherwise(faults: Iterable[Fault], dice: random.Random) -> list[Fault]:
     """The same places, each cut in another way."""
     return [replace(fault, **dice.choice(OTHER_WAYS)) for fault in faults]

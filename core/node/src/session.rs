@@ -379,7 +379,7 @@ struct Reader {
 impl Reader {
     async fn run(&self, mut messages: MessageReader) -> SessionEnd {
         let outbox = &self.session.outbox;
-        // Dropping these ends the requests that still wait, none of which was admitted or has anyone to answer.
+        // Those that still wait in the end were not admitted and have nobody to answer, so they end as well.
         let mut requests = JoinSet::new();
         let mut lane = || {
             let (lane, mut queue) = mpsc::unbounded_channel::<(u64, ClientRequest)>();
@@ -434,7 +434,12 @@ impl Reader {
                 Incoming::End(end) => break end,
             }
         };
-        if let Some(finish) = outbox.finishing() {
+        let finishing = outbox.finishing();
+        if finishing.is_some() || !matches!(end, CallEnd::EndStream) {
+            // One that is just being carried out comes to its end first: what it opens is closed with the session.
+            requests.shutdown().await;
+        }
+        if let Some(finish) = finishing {
             return SessionEnd::Server(finish.describe());
         }
         match end {
