@@ -292,6 +292,28 @@ def test_reading_a_flood_goes_on_without_growing(node: LoopbackNode) -> None:
         print(f"{read} events were read before the overflow")
 
 
+@pytest.mark.rule("S-5", "S-8")
+def test_what_one_reader_keeps_for_another_is_bounded_and_adds_up(node: LoopbackNode) -> None:
+    """Who reads one subscription reads past the events of the other, of which some wait and the rest is counted."""
+    with connect(node) as session, session.subscribe("readings") as taken, session.subscribe("readings") as left:
+        frames = [encoded(rows_of(one, 64 << 10)) for one in (taken, left)]
+        with growth_below(2 * ONE + 16 * MIB + RECEIVING + ALLOWANCE, "a subscription beside one that is read"):
+            for _ in range(10):
+                node.control("flood_frames", session=newest(node), frames=frames, rounds=60)
+                for _ in range(60):
+                    assert row_ids(next_event(taken)) == [1]
+        read = lost = 0
+        while read + lost < 600:
+            event = next_event(left)
+            if isinstance(event, DeliveryLost):
+                assert event.local
+                lost += event.count
+            else:
+                read += len(row_ids(event))
+        assert read + lost == 600
+        assert 0 < lost < 600
+
+
 # ---- a peer that takes nothing
 
 

@@ -96,6 +96,7 @@ session = nervix_ffi.connect(sys.argv[1], domain="lab", timeout=30)
 subscription = session.subscribe("readings", timeout=30)
 execution = session.prepare("SHOW CLUSTER STATUS;")
 producer = session.open_producer("held", FIELDS, timeout=30)
+other = session.open_producer("quick", FIELDS, timeout=30)
 consumer = session.open_consumer("out", FIELDS, timeout=30)
 clock = session.attach_clock("beat", timeout=30)
 domain_clock = clock.read()
@@ -118,7 +119,7 @@ calls = {
     "suggest": partial(session.suggest, "CREATE "),
     "submit": partial(producer.submit, batch),
     "settle": delivery.ack,
-    "close": producer.close,
+    "close": other.close,
 }
 
 
@@ -304,10 +305,10 @@ def test_views_outlive_everything_they_came_from_on_other_threads(node: Loopback
     for thread in threads:
         thread.start()
     ready.wait()
-    for one in (event, batch, delivery, producer, consumer, execution, domain_clock):
+    for one in (event, batch, delivery, producer, other, consumer, execution, domain_clock):
         one.release()
     session.close()
-    del event, batch, delivery, producer, consumer, execution, domain_clock, session, subscription, submission, clock, calls
+    del event, batch, delivery, producer, other, consumer, execution, domain_clock, session, subscription, submission, clock, calls
     gc.collect()
     for thread in threads:
         thread.join()
