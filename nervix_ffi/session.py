@@ -106,9 +106,9 @@ class Execution:
 class Session:
     """A session with a Nervix cluster. Made by ``connect``.
 
-    Usable from several threads; its commands run one after the other. It outlives its connections as far as the protocol allows:
-    commands are recovered under their reference, subscriptions are opened again with a gap reported. Nothing is rolled back by
-    closing it.
+    Usable from several threads; its commands run one after the other. No session of the server survives the loss of its connection:
+    the object opens another one, recovers commands under their reference, and opens subscriptions again with a gap reported. Nothing
+    is rolled back by closing it.
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:

@@ -115,6 +115,13 @@ class Calls:
         self._look_at(execution, failure)
         return self.outcome(execution)
 
+    def completed(self, failure: Error) -> Outcome | None:
+        """As ``recovered``, for a command that has to complete: raises what its outcome is raised as when it did not."""
+        outcome = self.recovered(failure)
+        if outcome is None or failure.execution is None or outcome.completed:
+            return outcome
+        return failure.execution.run(timeout=PATIENCE)
+
     def _look_at(self, execution: Execution, failure: Error) -> None:
         if failure.kind in REFUSED:
             self._books.did(f"refused: {type(failure).__name__}")

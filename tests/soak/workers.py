@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two turns of a thread, at most: what the machine has to spare for others.
 PAUSE = 0.04
+
+DELIVERIES: list[Literal["BLOCKING", "DROPPING"] | None] = ["BLOCKING", "DROPPING", None]
 
 
 class Worker:
@@ -63,6 +65,7 @@ class Worker:
         except BaseException:
             self.books.wrong(f"{self.name} ended:\n{traceback.format_exc()}")
             self.soak.failed.set()
+            self.soak.fed.set()
 
     def begin(self) -> None:
         """Comes before the first turn."""
@@ -198,12 +201,9 @@ class Transactor(Worker):
         except nervix_ffi.CommandNotCompleted:
             raise
         except Error as failure:
-            found = self.calls.recovered(failure)
+            found = self.calls.completed(failure)
             if found is None:
                 raise Undo from None
-            if not found.completed:
-                assert failure.execution is not None
-                failure.execution.run(timeout=PATIENCE)
             outcome = found
         assert outcome.reference is not None
         if outcome.admission is None:
@@ -218,13 +218,7 @@ class Transactor(Worker):
         except nervix_ffi.CommandNotCompleted:
             raise
         except Error as failure:
-            outcome = self.calls.recovered(failure)
-            if outcome is None:
-                return False
-            if not outcome.completed:
-                assert failure.execution is not None
-                failure.execution.run(timeout=PATIENCE)
-            return outcome.completed
+            return self.calls.completed(failure) is not None
 
     def forbidden(self) -> None:
         if self.dice.random() < 0.3:
@@ -255,18 +249,16 @@ class Subscriber(Worker):
     name = "subscriber"
 
     def turn(self) -> None:
-        delivery = self.dice.choice(["BLOCKING", "DROPPING", None])
         try:
-            subscription = self.soak.shared.subscribe(RELAY, delivery=delivery, **self.calls.limits())
+            subscription = self.soak.shared.subscribe(RELAY, delivery=self.dice.choice(DELIVERIES), **self.calls.limits())
         except nervix_ffi.CommandFailed:
             self.books.did("subscription refused")
             return
         except Error as failure:
             outcome = self.calls.recovered(failure)
             if outcome is not None and outcome.subscription is not None:
-                self.delete(
-                    lambda: self.soak.shared.execute(f"DELETE SUBSCRIPTION {outcome.subscription.name};", timeout=PATIENCE)
-                )
+                name = outcome.subscription.name
+                self.delete(lambda: self.soak.shared.execute(f"DELETE SUBSCRIPTION {name};", timeout=PATIENCE))
             return
         self.books.did("subscription")
         self.read(subscription, until=time.monotonic() + self.dice.uniform(0.5, 6.0))
@@ -425,7 +417,7 @@ class Feeder(Worker):
         rows = tuple(itertools.islice(self.soak.rows, self.dice.randint(1, 24)))
         try:
             submission = self._producer.submit(self.data(rows), **self.calls.limits())
-        except (nervix_ffi.DeadlineError, nervix_ffi.CancelledError):
+        except (nervix_ffi.DeadlineError, nervix_ffi.CancelledError, nervix_ffi.TransportError):
             self.books.never(rows, "it was not submitted in time")
             self.books.did("batch not submitted")
         except nervix_ffi.ReopenRequiredError as failure:
@@ -528,6 +520,7 @@ class Taker(Worker):
 
     def rows(self, delivery: nervix_ffi.Delivery) -> tuple[int, ...]:
         way = self.dice.randrange(3)
+        rows: list[dict[str, Any]]
         if way == 0:
             rows = delivery.rows()
         elif way == 1:
