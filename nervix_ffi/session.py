@@ -424,7 +424,8 @@ class Session:
         ``"id U32, tags VEC<STRING> OPTIONAL, secret STRING SENSITIVE"``, types by name, or an Arrow schema. ``credit_batches`` (up
         to 1,024) and ``credit_bytes`` (up to 32 MiB, of Arrow IPC streams) are asked for. Raises OpenRefused with a ``refusal`` when
         the server refuses, also while the session holds a transaction; InvalidArgumentError for malformed fields or credit;
-        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ClosedError.
+        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ProtocolError when the session ended before it was
+        answered, or ClosedError.
         """
         limit = Limit(timeout, cancel)
         scope = self._named(domain, "an ingestor")

@@ -24,6 +24,8 @@ ENDLESS = 150.0
 PERHAPS = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED)
 #: After these it was not admitted, and may be run again.
 REFUSED = (ErrorKind.REJECTED, ErrorKind.CONNECT, ErrorKind.TRANSPORT)
+#: After these what is no command may be asked for again: the last is of a session that ended because the server broke the protocol.
+AGAIN = (*PERHAPS, *REFUSED, ErrorKind.PROTOCOL)
 
 
 class Limits(TypedDict, total=False):

@@ -28,7 +28,7 @@ from nervix_ffi import (
     TransactionState,
 )
 
-from .calls import ENDLESS, PATIENCE, PERHAPS, REFUSED, Calls
+from .calls import AGAIN, ENDLESS, PATIENCE, PERHAPS, REFUSED, Calls
 from .graph import BEAT, DOMAIN, EMITTER, FIELDS, INGESTOR, RELAY, note
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Worker:
             try:
                 return call()
             except Error as failure:
-                if failure.kind not in PERHAPS + REFUSED:
+                if failure.kind not in AGAIN:
                     raise
                 if time.monotonic() - since > ENDLESS:
                     raise
@@ -332,7 +332,7 @@ class Clockwork(Worker):
             # As documented: call it again.
             if failure.kind in PERHAPS and failure.execution is not None:
                 self.calls.recovered(failure)
-            elif failure.kind not in PERHAPS + REFUSED:
+            elif failure.kind not in (*PERHAPS, *REFUSED):
                 raise
             return
         self.books.did("clock attached")
@@ -519,14 +519,12 @@ class Taker(Worker):
         return True
 
     def rows(self, delivery: nervix_ffi.Delivery) -> tuple[int, ...]:
-        way = self.dice.randrange(3)
-        rows: list[dict[str, Any]]
-        if way == 0:
-            rows = delivery.rows()
-        elif way == 1:
-            rows = delivery.to_arrow().to_pylist()
-        else:
-            rows = pyarrow.record_batch(delivery).to_pylist()
+        ways: list[Callable[[], list[dict[str, Any]]]] = [
+            delivery.rows,
+            lambda: delivery.to_arrow().to_pylist(),
+            lambda: pyarrow.record_batch(delivery).to_pylist(),
+        ]
+        rows = self.dice.choice(ways)()
         for row in rows:
             if row["note"] != note(row["id"]):
                 self.books.wrong(f"a row is not what was submitted: {row}")
@@ -632,7 +630,7 @@ class Visitor(Worker):
         try:
             visit(session)
         except Error as failure:
-            if failure.kind not in PERHAPS + REFUSED and not isinstance(failure, nervix_ffi.CommandFailed):
+            if failure.kind not in AGAIN and not isinstance(failure, nervix_ffi.CommandFailed):
                 raise
             self.books.did(f"visit broken off: {type(failure).__name__}")
         if self.dice.random() < 0.7:
@@ -702,7 +700,7 @@ class Visitor(Worker):
             with self.soak.connect_once(timeout=5.0) as session:
                 session.execute("LIST DOMAINS;", timeout=5.0)
         except Error as failure:
-            return 0 if failure.kind in PERHAPS + REFUSED else 5
+            return 0 if failure.kind in AGAIN else 5
         except BaseException:
             return 6
         return 0
