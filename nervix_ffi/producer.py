@@ -248,8 +248,9 @@ class Producer(Endpoint):
 
         ``data`` is a Batch, Arrow data of any library (``cast`` as in ``Batch.from_arrow``), or rows as mappings. It may be changed
         or released as soon as this returns. ``timeout`` is in seconds. Raises InvalidArgumentError for data that does not fit the
-        fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first:
-        in each case nothing was submitted. Raises ReopenRequiredError or ClosedError.
+        fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first,
+        TransportError when there was no restoration within the session's ``retry_timeout``: in each case nothing was submitted.
+        Raises ReopenRequiredError or ClosedError.
         """
         limit = Limit(timeout, cancel)
         batch = self.batch(data, cast=cast)

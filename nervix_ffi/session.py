@@ -107,9 +107,9 @@ class Execution:
 class Session:
     """A session with a Nervix cluster. Made by ``connect``.
 
-    Usable from several threads; its commands run one after the other. It outlives its connections as far as the protocol allows:
-    commands are recovered under their reference, subscriptions are opened again with a gap reported. Nothing is rolled back by
-    closing it.
+    Usable from several threads; its commands run one after the other. No session of the server survives the loss of its connection:
+    the object opens another one, recovers commands under their reference, and opens subscriptions again with a gap reported. Nothing
+    is rolled back by closing it.
 
     Its memory is bounded whatever the server sends and whoever reads nothing (C-7, S-8): events that were not read take 128 events and
     8 MiB a subscription (or one event of up to 12 MiB) and 64 MiB a session, and of each followed clock the newest of each kind waits;
@@ -431,7 +431,8 @@ class Session:
         ``"id U32, tags VEC<STRING> OPTIONAL, secret STRING SENSITIVE"``, types by name, or an Arrow schema. ``credit_batches`` (up
         to 1,024) and ``credit_bytes`` (up to 32 MiB, of Arrow IPC streams) are asked for. Raises OpenRefused with a ``refusal`` when
         the server refuses, also while the session holds a transaction; InvalidArgumentError for malformed fields or credit;
-        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ClosedError.
+        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ProtocolError when the session ended before it was
+        answered, or ClosedError.
         """
         limit = Limit(timeout, cancel)
         scope = self._named(domain, "an ingestor")

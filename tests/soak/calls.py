@@ -24,6 +24,8 @@ ENDLESS = 150.0
 PERHAPS = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED)
 #: After these it was not admitted, and may be run again.
 REFUSED = (ErrorKind.REJECTED, ErrorKind.CONNECT, ErrorKind.TRANSPORT)
+#: After these what is no command may be asked for again: the last is of a session that ended because the server broke the protocol.
+AGAIN = (*PERHAPS, *REFUSED, ErrorKind.PROTOCOL)
 
 
 class Limits(TypedDict, total=False):
@@ -114,6 +116,13 @@ class Calls:
             raise AssertionError(f"the error names {failure.reference} and has no execution to run again: {failure}")
         self._look_at(execution, failure)
         return self.outcome(execution)
+
+    def completed(self, failure: Error) -> Outcome | None:
+        """As ``recovered``, for a command that has to complete: raises what its outcome is raised as when it did not."""
+        outcome = self.recovered(failure)
+        if outcome is None or failure.execution is None or outcome.completed:
+            return outcome
+        return failure.execution.run(timeout=PATIENCE)
 
     def _look_at(self, execution: Execution, failure: Error) -> None:
         if failure.kind in REFUSED:

@@ -238,7 +238,7 @@ class Faults:
 
     def _refuse_connections(self) -> str:
         mode, everywhere = self._dice.choice(["refuse", "stall"]), self._dice.random() < 0.3
-        scope = {} if everywhere else {"node": self._dice.choice(self._names)}
+        scope: dict[str, Any] = {} if everywhere else {"node": self._dice.choice(self._names)}
         self._ask("accept", mode=mode, **scope)
         self._later("accept", mode="accept", **scope)
         self._ask("cut", how="abort", **scope)

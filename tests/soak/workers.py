@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow
 
@@ -28,7 +28,7 @@ from nervix_ffi import (
     TransactionState,
 )
 
-from .calls import ENDLESS, PATIENCE, PERHAPS, REFUSED, Calls
+from .calls import AGAIN, ENDLESS, PATIENCE, PERHAPS, REFUSED, Calls
 from .graph import BEAT, DOMAIN, EMITTER, FIELDS, INGESTOR, RELAY, note
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two turns of a thread, at most: what the machine has to spare for others.
 PAUSE = 0.04
+
+DELIVERIES: list[Literal["BLOCKING", "DROPPING"] | None] = ["BLOCKING", "DROPPING", None]
 
 
 class Worker:
@@ -63,6 +65,7 @@ class Worker:
         except BaseException:
             self.books.wrong(f"{self.name} ended:\n{traceback.format_exc()}")
             self.soak.failed.set()
+            self.soak.fed.set()
 
     def begin(self) -> None:
         """Comes before the first turn."""
@@ -81,7 +84,7 @@ class Worker:
             try:
                 return call()
             except Error as failure:
-                if failure.kind not in PERHAPS + REFUSED:
+                if failure.kind not in AGAIN:
                     raise
                 if time.monotonic() - since > ENDLESS:
                     raise
@@ -198,12 +201,9 @@ class Transactor(Worker):
         except nervix_ffi.CommandNotCompleted:
             raise
         except Error as failure:
-            found = self.calls.recovered(failure)
+            found = self.calls.completed(failure)
             if found is None:
                 raise Undo from None
-            if not found.completed:
-                assert failure.execution is not None
-                failure.execution.run(timeout=PATIENCE)
             outcome = found
         assert outcome.reference is not None
         if outcome.admission is None:
@@ -218,13 +218,7 @@ class Transactor(Worker):
         except nervix_ffi.CommandNotCompleted:
             raise
         except Error as failure:
-            outcome = self.calls.recovered(failure)
-            if outcome is None:
-                return False
-            if not outcome.completed:
-                assert failure.execution is not None
-                failure.execution.run(timeout=PATIENCE)
-            return outcome.completed
+            return self.calls.completed(failure) is not None
 
     def forbidden(self) -> None:
         if self.dice.random() < 0.3:
@@ -255,18 +249,16 @@ class Subscriber(Worker):
     name = "subscriber"
 
     def turn(self) -> None:
-        delivery = self.dice.choice(["BLOCKING", "DROPPING", None])
         try:
-            subscription = self.soak.shared.subscribe(RELAY, delivery=delivery, **self.calls.limits())
+            subscription = self.soak.shared.subscribe(RELAY, delivery=self.dice.choice(DELIVERIES), **self.calls.limits())
         except nervix_ffi.CommandFailed:
             self.books.did("subscription refused")
             return
         except Error as failure:
             outcome = self.calls.recovered(failure)
             if outcome is not None and outcome.subscription is not None:
-                self.delete(
-                    lambda: self.soak.shared.execute(f"DELETE SUBSCRIPTION {outcome.subscription.name};", timeout=PATIENCE)
-                )
+                name = outcome.subscription.name
+                self.delete(lambda: self.soak.shared.execute(f"DELETE SUBSCRIPTION {name};", timeout=PATIENCE))
             return
         self.books.did("subscription")
         self.read(subscription, until=time.monotonic() + self.dice.uniform(0.5, 6.0))
@@ -340,7 +332,7 @@ class Clockwork(Worker):
             # As documented: call it again.
             if failure.kind in PERHAPS and failure.execution is not None:
                 self.calls.recovered(failure)
-            elif failure.kind not in PERHAPS + REFUSED:
+            elif failure.kind not in (*PERHAPS, *REFUSED):
                 raise
             return
         self.books.did("clock attached")
@@ -425,7 +417,7 @@ class Feeder(Worker):
         rows = tuple(itertools.islice(self.soak.rows, self.dice.randint(1, 24)))
         try:
             submission = self._producer.submit(self.data(rows), **self.calls.limits())
-        except (nervix_ffi.DeadlineError, nervix_ffi.CancelledError):
+        except (nervix_ffi.DeadlineError, nervix_ffi.CancelledError, nervix_ffi.TransportError):
             self.books.never(rows, "it was not submitted in time")
             self.books.did("batch not submitted")
         except nervix_ffi.ReopenRequiredError as failure:
@@ -527,13 +519,12 @@ class Taker(Worker):
         return True
 
     def rows(self, delivery: nervix_ffi.Delivery) -> tuple[int, ...]:
-        way = self.dice.randrange(3)
-        if way == 0:
-            rows = delivery.rows()
-        elif way == 1:
-            rows = delivery.to_arrow().to_pylist()
-        else:
-            rows = pyarrow.record_batch(delivery).to_pylist()
+        ways: list[Callable[[], list[dict[str, Any]]]] = [
+            delivery.rows,
+            lambda: delivery.to_arrow().to_pylist(),
+            lambda: pyarrow.record_batch(delivery).to_pylist(),
+        ]
+        rows = self.dice.choice(ways)()
         for row in rows:
             if row["note"] != note(row["id"]):
                 self.books.wrong(f"a row is not what was submitted: {row}")
@@ -639,7 +630,7 @@ class Visitor(Worker):
         try:
             visit(session)
         except Error as failure:
-            if failure.kind not in PERHAPS + REFUSED and not isinstance(failure, nervix_ffi.CommandFailed):
+            if failure.kind not in AGAIN and not isinstance(failure, nervix_ffi.CommandFailed):
                 raise
             self.books.did(f"visit broken off: {type(failure).__name__}")
         if self.dice.random() < 0.7:
@@ -709,7 +700,7 @@ class Visitor(Worker):
             with self.soak.connect_once(timeout=5.0) as session:
                 session.execute("LIST DOMAINS;", timeout=5.0)
         except Error as failure:
-            return 0 if failure.kind in PERHAPS + REFUSED else 5
+            return 0 if failure.kind in AGAIN else 5
         except BaseException:
             return 6
         return 0

@@ -275,7 +275,7 @@ impl Engine {
                 .is_some_and(|endpoint| endpoint.place == Place::Attached(wire));
             if !attached {
                 self.endpoints.settles.remove(&call);
-                let message = "the attachment that delivered it has ended, so nothing was sent: it comes again under its identity";
+                let message = "the attachment that delivered it has ended, so nothing was sent: it comes again under its identity, unless it was settled before";
                 self.finish(call, Err(Error::new(ErrorKind::Rejected, message)));
                 continue;
             }
@@ -314,7 +314,7 @@ impl Engine {
             let effect = if settling.flight {
                 "the delivery may have been settled; settling it again tells"
             } else {
-                "the delivery was not settled"
+                "this settlement was not sent"
             };
             self.finish(call, Err(Error::new(kind, format!("{reason}: {effect}"))));
             return true;
@@ -355,7 +355,7 @@ impl Engine {
             let (kind, what) = if settling.flight {
                 (ErrorKind::Uncertain, "the delivery may be settled")
             } else {
-                (ErrorKind::Rejected, "nothing was settled")
+                (ErrorKind::Rejected, "nothing was sent")
             };
             let message = format!("{what}: {}", error.message);
             self.finish(call, Err(Error::new(kind, message)));
