@@ -28,7 +28,7 @@ STUCK = 200.0
 #: The share of the soak after which memory is measured first, and the seconds that are enough for it.
 WARM_SHARE, WARM = 0.35, 90.0
 #: Seconds after which a silent session is given up, and after which a call that finds no answer is.
-REQUEST_TIMEOUT, RETRY_TIMEOUT = 1.5, 4.0
+REQUEST_TIMEOUT, RETRY_TIMEOUT = 1.5, 3.0
 
 
 class Soak:

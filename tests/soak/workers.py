@@ -580,7 +580,7 @@ class Taker(Worker):
 
     def end(self) -> None:
         # Until nobody submits any more, and what was left has come again.
-        while not self.soak.fed.is_set() or self.take(4.0):
+        while not self.books.problems and (not self.soak.fed.is_set() or self.take(4.0)):
             self.take(0.2)
             self.last = time.monotonic()
         self._consumer.close(timeout=PATIENCE)
