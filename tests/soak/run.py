@@ -183,6 +183,8 @@ class Soak:
         self.node.control("silence", silent=False)
         self.node.control("leader", leader=next(iter(self.node.nodes)))
         self.node.control("clear")
+        # The outcome of a batch whose answer was dropped never comes on that session.
+        self.node.control("cut", how="abort")
 
     def _join(self, workers: list[Worker]) -> None:
         deadline = time.monotonic() + STUCK
@@ -219,8 +221,15 @@ class Soak:
                 parked_reads=nothing,
                 timeout=PATIENCE,
             )
-        except LoopbackError as failure:
-            self.books.wrong(f"something of the client is left in the node: {failure}")
+        except LoopbackError:
+            found = self.node.counts()
+            names = ("subscriptions", "clocks", "producers", "consumers", "parked_reads")
+            left = {name: found[name] for name in names if found[name]}
+            sessions = [session for session in found["sessions"]["list"] if session["ended"] is None]
+            self.books.wrong(
+                f"something of the client is left in the node: {left}, connections {found['connections']}, sessions {sessions}; "
+                f"in the client there are {dict(Residue.now().handles)}"
+            )
         self.last_counts = self.node.counts()
 
     def _check_memory(self) -> None:

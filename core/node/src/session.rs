@@ -360,6 +360,10 @@ impl Reader {
                 Incoming::End(end) => break end,
             }
         };
+        if outbox.finishing().is_some() || end != CallEnd::EndStream {
+            // What is being carried out just now takes effect before the session is forgotten, and not after.
+            requests.shutdown().await;
+        }
         if let Some(finish) = outbox.finishing() {
             return SessionEnd::Server(finish.describe());
         }
