@@ -439,26 +439,3 @@ async fn any_node_tells_the_clock_whoever_leads() {
     step(&node, "50ms").await;
     assert_eq!(tick(&mut session).await.tick_id, 2);
 }
-
-// rule: K-1
-#[tokio::test]
-async fn a_session_that_is_cut_while_it_attaches_follows_nothing() {
-    let node = scenario().await;
-    for round in 0..60 {
-        let mut session = Session::begun(&node.address(0)).await;
-        node.post(
-            "delay",
-            json!({"kind": "AttachDomainClockRequest", "when": "before"}),
-        )
-        .await;
-        session.send(attach("conformance")).await;
-        node.wait(json!({"held": 1})).await;
-        if round % 2 == 0 {
-            tokio::join!(node.post("release", json!({})), node.post("cut", json!({})));
-        } else {
-            tokio::join!(node.post("cut", json!({})), node.post("release", json!({})));
-        }
-        node.wait(json!({"sessions": {"exactly": 0}, "clocks": {"exactly": 0}}))
-            .await;
-    }
-}
