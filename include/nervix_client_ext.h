@@ -74,6 +74,10 @@ nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t 
     const uint8_t *preview_transaction, size_t preview_transaction_len, uint64_t preview_position,
     const uint8_t *preview_basis, size_t preview_basis_len, const nx_cancel *cancel, nx_execution **out);
 
+/* nx_session_prepare for a command of the domain given, whichever one is selected; that one stays selected. */
+nx_error *nxx_session_prepare_in(nx_session *session, const uint8_t *domain, size_t domain_len,
+    const uint8_t *query, size_t query_len, const nx_cancel *cancel, nx_execution **out);
+
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every
  * event of a generation. A sensitive field is a nullable column of nulls whose field metadata holds `nervix.redacted` = `true`;

@@ -61,6 +61,9 @@ _DELETE = re.compile(r"\s*DELETE\s+SUBSCRIPTION\s+(\w+)\s*;?\s*", re.IGNORECASE)
 DEFAULT_BATCHES = 16
 DEFAULT_BYTES = 8 * 1024 * 1024
 
+#: How long going back to the selected domain may take, in seconds; nothing is asked of a server for it.
+SELECT_PATIENCE = 10.0
+
 
 class Execution:
     """One logical command: its text, the domain selected when it was prepared, and its reference.
@@ -69,12 +72,12 @@ class Execution:
     same object again; a new one for the same text is another command (B-1).
     """
 
-    def __init__(self, session: Session, query: str, pointer: CData) -> None:
+    def __init__(self, session: Session, query: str, domain: str | None, pointer: CData) -> None:
         self._session = session
         self._handle = Handle("execution", pointer)
         self.query = query
-        #: The domain that was selected when it was prepared, as far as ``connect`` and USE told.
-        self.domain = session.domain
+        #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
+        self.domain = domain
         self.reference = read_text(lambda place, size: lib.nx_execution_reference(pointer, place, size))
 
     def __repr__(self) -> str:
@@ -104,9 +107,15 @@ class Execution:
 class Session:
     """A session with a Nervix cluster. Made by ``connect``.
 
-    Usable from several threads; its commands run one after the other. It outlives its connections as far as the protocol allows:
-    commands are recovered under their reference, subscriptions are opened again with a gap reported. Nothing is rolled back by
-    closing it.
+    Usable from several threads; its commands run one after the other. No session of the server survives the loss of its connection:
+    the object opens another one, recovers commands under their reference, and opens subscriptions again with a gap reported. Nothing
+    is rolled back by closing it.
+
+    Its memory is bounded whatever the server sends and whoever reads nothing (C-7, S-8): events that were not read take 128 events and
+    8 MiB a subscription (or one event of up to 12 MiB) and 64 MiB a session, and of each followed clock the newest of each kind waits;
+    2 MiB are on their way, and a frame of up to 4 MiB is put together from its pieces; replies in parts take 64 MiB each and 256 MiB
+    together. What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads
+    past what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:
@@ -118,7 +127,7 @@ class Session:
         self._domain = domain
         #: The transaction that the session holds, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = lambda: None
-        #: Held while a command is prepared in another domain than the selected one.
+        #: Held while a command is prepared, and all the while in which another domain is selected for one.
         self._selecting = threading.RLock()
 
     def __enter__(self) -> Session:
@@ -216,10 +225,9 @@ class Session:
         name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
         basis = NULL if preview is None else shown.basis
 
-        with Out("nx_execution", lib.nx_execution_free) as out:
-            # Preparing sends nothing: a limit that is over already is left for the run to report, with the reference.
-            over = limit.triggered or limit.remaining() == 0.0
-            limits = Limit(None, None) if over else limit
+        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        with self._selecting, Out("nx_execution", lib.nx_execution_free) as out:
+            limits = _unless_over(limit)
             if plain:
                 blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
             else:
@@ -240,7 +248,7 @@ class Session:
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, out.take())
+            return Execution(self, query, self._domain, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
@@ -281,16 +289,30 @@ class Session:
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
-        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        if domain == self._domain:
+            return self._prepare(statement, limit)
+        if not extension("domains"):
+            return self._prepare_selecting(domain, statement, limit)
+        scope, data = encode(domain, "the domain"), encode(statement, "the command")
+        with Out("nx_execution", lib.nx_execution_free) as out:
+            blocking(
+                self._handle,
+                lib.nxx_session_prepare_in,
+                *(_unless_over(limit), scope, len(scope), data, len(data), TOKEN, out.place),
+            )
+            return Execution(self, statement, domain, out.take())
+
+    def _prepare_selecting(self, domain: str, statement: str, limit: Limit) -> Execution:
+        """Prepares a statement of a domain by selecting that one meanwhile; other threads prepare nothing in the meantime."""
         with self._selecting:
             selected = self._domain
-            if selected != domain:
-                self._run(self._prepare(f"USE {domain};", limit), limit, True)
             try:
+                self._run(self._prepare(f"USE {domain};", limit), limit, True)
                 return self._prepare(statement, limit)
             finally:
-                if selected is not None and selected != domain:
-                    self._run(self._prepare(f"USE {selected};", limit), limit, True)
+                if selected is not None:
+                    # Whatever ended the call: what comes after it must not land in the other domain.
+                    self._run(self._prepare(f"USE {selected};", Limit(None, None)), Limit(SELECT_PATIENCE, None), True)
 
     def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
         """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
@@ -409,7 +431,8 @@ class Session:
         ``"id U32, tags VEC<STRING> OPTIONAL, secret STRING SENSITIVE"``, types by name, or an Arrow schema. ``credit_batches`` (up
         to 1,024) and ``credit_bytes`` (up to 32 MiB, of Arrow IPC streams) are asked for. Raises OpenRefused with a ``refusal`` when
         the server refuses, also while the session holds a transaction; InvalidArgumentError for malformed fields or credit;
-        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ClosedError.
+        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ProtocolError when the session ended before it was
+        answered, or ClosedError.
         """
         limit = Limit(timeout, cancel)
         scope = self._named(domain, "an ingestor")
@@ -496,6 +519,11 @@ def _read(
     """Waits for something that a session reports, and puts it into ``landed``."""
     with Out(c_type, release, landed) as out:
         blocking(handle, function, limit, TOKEN, out.place, out=out)
+
+
+def _unless_over(limit: Limit) -> Limit:
+    """The limit of a call that sends nothing: one that is over already is left for the run to report, with the reference."""
+    return Limit(None, None) if limit.triggered or limit.remaining() == 0.0 else limit
 
 
 def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:

@@ -217,6 +217,15 @@ class LoopbackNode:
         found: list[dict[str, Any]] = self._request("GET", "transactions", b"", None)["transactions"]
         return found
 
+    def batches(self) -> list[dict[str, Any]]:
+        """Each content of a batch that the node received, in the order of first receipt, with the outcomes it told."""
+        found: list[dict[str, Any]] = self._request("GET", "batches", b"", None)["batches"]
+        return found
+
+    def journal(self, since: int = 0) -> dict[str, Any]:
+        """What passed in the node, in order: ``entries`` from number ``since`` on, and the number of the ``next`` one."""
+        return self._request("GET", f"journal?since={since}", b"", None)
+
     def wait(self, *, timeout: float = 10.0, **counts: object) -> dict[str, Any]:
         """Waits inside the node until each count named is reached, and returns all counts.
 

@@ -653,20 +653,12 @@ fn panicked() -> Cause {
 
 /// Reads a frame, which may take a while, and tells the engine.
 fn arrived(owner: &Weak<Inner>, conn: ConnId, frame: Frame) {
-    let length = frame.as_slice().len();
     let read = catch_unwind(AssertUnwindSafe(|| decode_server(&frame)));
     drop(frame);
     match read {
         Ok(message) => {
             let message = Box::new(message);
-            report(
-                owner,
-                Input::Message {
-                    conn,
-                    message,
-                    length,
-                },
-            );
+            report(owner, Input::Message { conn, message });
         }
         Err(panic) => {
             if let Some(inner) = owner.upgrade() {

@@ -11,6 +11,7 @@ mod faults;
 mod graph;
 mod grpc;
 mod hostile;
+mod journal;
 mod kinds;
 mod lang;
 mod load;
