@@ -25,6 +25,9 @@ use nervix_engine::{Disposition, Error, ErrorKind, Origin};
 use nervix_wire::types::ClientRequest;
 use peer::*;
 
+/// What a server does, and what that is called.
+type Named = (&'static str, fn(&mut Line));
+
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Holds back the other tests, and sees to it that this one leaves nothing behind.
@@ -32,6 +35,9 @@ struct Alone {
     _held: MutexGuard<'static, ()>,
     before: (usize, usize),
 }
+
+/// Those that the client has for all sessions.
+const CLIENT_THREADS: usize = 2;
 
 /// The descriptors of the process, and the threads of the client in it.
 fn leftovers() -> (usize, usize) {
@@ -48,6 +54,12 @@ impl Alone {
     fn begin() -> Self {
         let held = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         nervix_client::start().unwrap();
+        // A thread takes its name once it runs.
+        let started = Instant::now();
+        while leftovers().1 < CLIENT_THREADS {
+            assert!(started.elapsed() < PATIENCE, "the client does not start");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Self {
             _held: held,
             before: leftovers(),
@@ -348,7 +360,7 @@ fn each_status_ends_connecting_as_it_must() {
 #[test]
 fn an_answer_that_ends_without_a_status_is_a_lost_session() {
     let _alone = Alone::begin();
-    let ends: [(&str, fn(&mut Line)); 4] = [
+    let ends: [Named; 4] = [
         ("END_STREAM on data", |line| {
             line.send(&frame(DATA, END_STREAM, STREAM, &[]))
         }),
@@ -924,7 +936,7 @@ fn a_session_is_let_go_of_at_once_whatever_its_server_does() {
 #[test]
 fn a_server_that_does_not_say_who_leads_is_given_up_after_ten_seconds() {
     let _alone = Alone::begin();
-    let silences: [(&str, fn(&mut Line)); 6] = [
+    let silences: [Named; 6] = [
         ("nothing", Line::drain),
         ("settings", |line| {
             line.greet();
