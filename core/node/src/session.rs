@@ -424,7 +424,6 @@ impl Reader {
                 }
                 Incoming::Refused(status) => {
                     self.note(kinds::MALFORMED, About::Nothing);
-                    self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
                     self.cluster.counts.violation(kinds::MALFORMED);
                     self.refuse(status);
                     // Where one message was broken, no other can be found.
