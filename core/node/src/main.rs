@@ -8,6 +8,8 @@ mod cluster;
 mod control;
 mod counts;
 mod faults;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod graph;
 mod grpc;
 mod hostile;
@@ -81,6 +83,28 @@ async fn serve(options: Options) -> Result<(), String> {
         .map_err(|error| format!("SIGTERM cannot be heard: {error}"))?;
     let mut interrupt = signal(SignalKind::interrupt())
         .map_err(|error| format!("SIGINT cannot be heard: {error}"))?;
+    let exit_with_parent = options.exit_with_parent;
+    let (cluster, control_address) = start(options).await?;
+    announce(&cluster, control_address)?;
+
+    let parent = async {
+        if exit_with_parent {
+            end_of_input().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = parent => {}
+    }
+    say_goodbye(&cluster).await;
+    Ok(())
+}
+
+/// Serves every node and the control endpoint, whose address comes back.
+async fn start(options: Options) -> Result<(Arc<Cluster>, SocketAddr), String> {
     let mut bound = Vec::new();
     for offset in 0..options.nodes {
         let address = address_of(options.listen, offset)?;
@@ -127,22 +151,7 @@ async fn serve(options: Options) -> Result<(), String> {
     });
     tokio::spawn(control::serve(control, listener));
     tokio::spawn(cluster.clone().drive());
-    announce(&cluster, control_address)?;
-
-    let parent = async {
-        if options.exit_with_parent {
-            end_of_input().await;
-        } else {
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        () = parent => {}
-    }
-    say_goodbye(&cluster).await;
-    Ok(())
+    Ok((cluster, control_address))
 }
 
 fn address_of(first: SocketAddr, offset: usize) -> Result<SocketAddr, String> {
