@@ -53,6 +53,11 @@ nxx_connect_options *nxx_connect_options_new(void);
 nx_error *nxx_connect_options_add_seed(nxx_connect_options *options, const uint8_t *server, size_t server_len);
 nx_error *nxx_connect_options_request_timeout(nxx_connect_options *options, uint64_t millis);
 nx_error *nxx_connect_options_retry_timeout(nxx_connect_options *options, uint64_t millis);
+/* Certificate authorities of the host's own: the PEM certificates of a file, read at once and the last file counting. Only they
+ * are trusted then, and the system's are not; they go for every https server that the session reaches. A session that begins
+ * with http may have them, since it may be redirected to https; one that begins with https is never led to http. `path` is a
+ * file's name as the system has it. INVALID_ARGUMENT names a file that cannot be read, holds no certificate, or holds one that cannot be an authority's. */
+nx_error *nxx_connect_options_ca_file(nxx_connect_options *options, const uint8_t *path, size_t path_len);
 void nxx_connect_options_free(nxx_connect_options *options);
 
 /* nx_session_connect with options, which are copied; NULL options are the defaults. */
@@ -68,6 +73,10 @@ nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t 
     const uint8_t *reference, size_t reference_len, const uint64_t *position,
     const uint8_t *preview_transaction, size_t preview_transaction_len, uint64_t preview_position,
     const uint8_t *preview_basis, size_t preview_basis_len, const nx_cancel *cancel, nx_execution **out);
+
+/* nx_session_prepare for a command of the domain given, whichever one is selected; that one stays selected. */
+nx_error *nxx_session_prepare_in(nx_session *session, const uint8_t *domain, size_t domain_len,
+    const uint8_t *query, size_t query_len, const nx_cancel *cancel, nx_execution **out);
 
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every

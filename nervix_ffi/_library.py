@@ -35,8 +35,10 @@ _EXTENSIONS = {
         "nxx_connect_options_free",
         "nxx_session_connect",
     ),
+    "ca_file": ("nxx_connect_options_ca_file",),
     "arrow": ("nxx_event_arrow",),
     "arrow_batches": ("nxx_batch_arrow", "nxx_batch_from_arrow"),
+    "domains": ("nxx_session_prepare_in",),
     "event_details": ("nxx_event_end_reason", "nxx_event_skip_cause", "nxx_event_message"),
     "outcome_origin": ("nxx_outcome_origin", "nxx_outcome_already_existed", "nxx_outcome_decided_locally"),
     "outcome_statements": (
@@ -58,8 +60,8 @@ class Library:
     """The client library that this process uses.
 
     ``path`` is the file that the system loaded. ``extensions`` names what it offers beyond the shared interface: ``arrow``,
-    ``arrow_batches``, ``connect_options``, ``event_details``, ``outcome_origin``, ``outcome_statements`` and ``transactions``. What
-    a library lacks is None where it would be read, and UnsupportedError where it is asked for.
+    ``arrow_batches``, ``ca_file``, ``connect_options``, ``domains``, ``event_details``, ``outcome_origin``, ``outcome_statements`` and
+    ``transactions``. What a library lacks is None where it would be read, and UnsupportedError where it is asked for.
     """
 
     path: str

@@ -166,7 +166,8 @@ class Delivery:
 
         With ``check``, any answer but CONFIRMED is raised as SettlementFailed. Raises UncertainError when the answer was lost, and
         DeadlineError or CancelledError when the wait ended first: then it may be settled, and settling again may tell.
-        Raises RejectedError when the attachment that delivered it has ended: it comes again (B-15, B-16).
+        Raises RejectedError when the attachment that delivered it has ended: it comes again, unless a call before this one settled
+        it (B-15, B-16).
         """
         return self._settle("acknowledged", lib.nx_delivery_ack, (), Limit(timeout, cancel), check)
 
@@ -204,7 +205,9 @@ class Delivery:
         self._life.settled = True
         if check and settlement != Settlement.CONFIRMED:
             name = getattr(settlement, "name", settlement)
-            raise SettlementFailed(f"{self!r} was not {done}: {name}", settlement)
+            raise SettlementFailed(
+                f"{self!r} was not {done} by this call: {name}; it comes again unless it was settled before", settlement
+            )
         return settlement
 
 

@@ -99,7 +99,7 @@ class UncertainError(Error):
 
 
 class RejectedError(Error):
-    """The server refused, and nothing was admitted."""
+    """What was asked for was refused, and this attempt admitted nothing. It says nothing of an earlier one."""
 
     kind = ErrorKind.REJECTED
 
@@ -142,7 +142,11 @@ class TypeMismatchError(Error, TypeError):
 
 
 class ClosedError(Error):
-    """The object was closed or released, or its session cannot come back. Connect anew."""
+    """The object was closed or released, or its session cannot come back. Connect anew.
+
+    A command that was waited for may have happened: ``reference`` names it, and in another session
+    ``prepare(query, reference=...)`` makes what to run to learn that (E-3).
+    """
 
     kind = ErrorKind.CLOSED
 

@@ -171,10 +171,13 @@ class Submission:
             try:
                 self.producer._call(lib.nx_producer_rejoin, limit, self.identity, TOKEN, out.place, out=out)
             except InvalidArgumentError:
-                # Another thread took it between the look and the call.
-                if not self._look() and not self._taken.wait(self.HANDOVER):
+                if not self._handed_over():
                     raise
             self._look()
+
+    def _handed_over(self) -> bool:
+        """Whether another thread, which took it or let it go between the look and the call, has put down what it found."""
+        return self._look() or self._taken.wait(self.HANDOVER) or self._look()
 
     def _look(self) -> bool:
         """Reads the outcome that a call took, this one or one that a signal handler ended. Whether there is one."""
@@ -190,8 +193,12 @@ class Submission:
     def release(self) -> SubmissionOutcome | None:
         """Lets it go: its outcome when there is one; None otherwise, and the credit returns when it arrives. Never waits."""
         if not self._look():
-            with Out("nx_submission_outcome", lib.nx_submission_outcome_free, self._landed) as out:
-                check(self.producer._handle.call(lib.nx_producer_release, self.identity, out.place, out=out))
+            try:
+                with Out("nx_submission_outcome", lib.nx_submission_outcome_free, self._landed) as out:
+                    check(self.producer._handle.call(lib.nx_producer_release, self.identity, out.place, out=out))
+            except InvalidArgumentError:
+                if not self._handed_over():
+                    raise
             if not self._look():
                 self._keep(None)
         return self._outcome
@@ -241,8 +248,9 @@ class Producer(Endpoint):
 
         ``data`` is a Batch, Arrow data of any library (``cast`` as in ``Batch.from_arrow``), or rows as mappings. It may be changed
         or released as soon as this returns. ``timeout`` is in seconds. Raises InvalidArgumentError for data that does not fit the
-        fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first:
-        in each case nothing was submitted. Raises ReopenRequiredError or ClosedError.
+        fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first,
+        TransportError when there was no restoration within the session's ``retry_timeout``: in each case nothing was submitted.
+        Raises ReopenRequiredError or ClosedError.
         """
         limit = Limit(timeout, cancel)
         batch = self.batch(data, cast=cast)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
@@ -60,6 +61,9 @@ _DELETE = re.compile(r"\s*DELETE\s+SUBSCRIPTION\s+(\w+)\s*;?\s*", re.IGNORECASE)
 DEFAULT_BATCHES = 16
 DEFAULT_BYTES = 8 * 1024 * 1024
 
+#: How long going back to the selected domain may take, in seconds; nothing is asked of a server for it.
+SELECT_PATIENCE = 10.0
+
 
 class Execution:
     """One logical command: its text, the domain selected when it was prepared, and its reference.
@@ -68,12 +72,12 @@ class Execution:
     same object again; a new one for the same text is another command (B-1).
     """
 
-    def __init__(self, session: Session, query: str, pointer: CData) -> None:
+    def __init__(self, session: Session, query: str, domain: str | None, pointer: CData) -> None:
         self._session = session
         self._handle = Handle("execution", pointer)
         self.query = query
-        #: The domain that was selected when it was prepared, as far as ``connect`` and USE told.
-        self.domain = session.domain
+        #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
+        self.domain = domain
         self.reference = read_text(lambda place, size: lib.nx_execution_reference(pointer, place, size))
 
     def __repr__(self) -> str:
@@ -103,9 +107,15 @@ class Execution:
 class Session:
     """A session with a Nervix cluster. Made by ``connect``.
 
-    Usable from several threads; its commands run one after the other. It outlives its connections as far as the protocol allows:
-    commands are recovered under their reference, subscriptions are opened again with a gap reported. Nothing is rolled back by
-    closing it.
+    Usable from several threads; its commands run one after the other. No session of the server survives the loss of its connection:
+    the object opens another one, recovers commands under their reference, and opens subscriptions again with a gap reported. Nothing
+    is rolled back by closing it.
+
+    Its memory is bounded whatever the server sends and whoever reads nothing (C-7, S-8): events that were not read take 128 events and
+    8 MiB a subscription (or one event of up to 12 MiB) and 64 MiB a session, and of each followed clock the newest of each kind waits;
+    2 MiB are on their way, and a frame of up to 4 MiB is put together from its pieces; replies in parts take 64 MiB each and 256 MiB
+    together. What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads
+    past what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:
@@ -117,7 +127,7 @@ class Session:
         self._domain = domain
         #: The transaction that the session holds, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = lambda: None
-        #: Held while a command is prepared in another domain than the selected one.
+        #: Held while a command is prepared, and all the while in which another domain is selected for one.
         self._selecting = threading.RLock()
 
     def __enter__(self) -> Session:
@@ -215,10 +225,9 @@ class Session:
         name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
         basis = NULL if preview is None else shown.basis
 
-        with Out("nx_execution", lib.nx_execution_free) as out:
-            # Preparing sends nothing: a limit that is over already is left for the run to report, with the reference.
-            over = limit.triggered or limit.remaining() == 0.0
-            limits = Limit(None, None) if over else limit
+        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        with self._selecting, Out("nx_execution", lib.nx_execution_free) as out:
+            limits = _unless_over(limit)
             if plain:
                 blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
             else:
@@ -239,7 +248,7 @@ class Session:
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, out.take())
+            return Execution(self, query, self._domain, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
@@ -280,16 +289,30 @@ class Session:
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
-        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        if domain == self._domain:
+            return self._prepare(statement, limit)
+        if not extension("domains"):
+            return self._prepare_selecting(domain, statement, limit)
+        scope, data = encode(domain, "the domain"), encode(statement, "the command")
+        with Out("nx_execution", lib.nx_execution_free) as out:
+            blocking(
+                self._handle,
+                lib.nxx_session_prepare_in,
+                *(_unless_over(limit), scope, len(scope), data, len(data), TOKEN, out.place),
+            )
+            return Execution(self, statement, domain, out.take())
+
+    def _prepare_selecting(self, domain: str, statement: str, limit: Limit) -> Execution:
+        """Prepares a statement of a domain by selecting that one meanwhile; other threads prepare nothing in the meantime."""
         with self._selecting:
             selected = self._domain
-            if selected != domain:
-                self._run(self._prepare(f"USE {domain};", limit), limit, True)
             try:
+                self._run(self._prepare(f"USE {domain};", limit), limit, True)
                 return self._prepare(statement, limit)
             finally:
-                if selected is not None and selected != domain:
-                    self._run(self._prepare(f"USE {selected};", limit), limit, True)
+                if selected is not None:
+                    # Whatever ended the call: what comes after it must not land in the other domain.
+                    self._run(self._prepare(f"USE {selected};", Limit(None, None)), Limit(SELECT_PATIENCE, None), True)
 
     def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
         """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
@@ -408,7 +431,8 @@ class Session:
         ``"id U32, tags VEC<STRING> OPTIONAL, secret STRING SENSITIVE"``, types by name, or an Arrow schema. ``credit_batches`` (up
         to 1,024) and ``credit_bytes`` (up to 32 MiB, of Arrow IPC streams) are asked for. Raises OpenRefused with a ``refusal`` when
         the server refuses, also while the session holds a transaction; InvalidArgumentError for malformed fields or credit;
-        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ClosedError.
+        DeadlineError after ``timeout`` seconds, CancelledError, TransportError or ProtocolError when the session ended before it was
+        answered, or ClosedError.
         """
         limit = Limit(timeout, cancel)
         scope = self._named(domain, "an ingestor")
@@ -497,6 +521,11 @@ def _read(
         blocking(handle, function, limit, TOKEN, out.place, out=out)
 
 
+def _unless_over(limit: Limit) -> Limit:
+    """The limit of a call that sends nothing: one that is over already is left for the run to report, with the reference."""
+    return Limit(None, None) if limit.triggered or limit.remaining() == 0.0 else limit
+
+
 def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:
     """What kind of news about the session's transaction an outcome is, if it is any."""
     if outcome.disposition == Disposition.PREVIEW_STALE:
@@ -543,11 +572,22 @@ def _milliseconds(seconds: float, what: str) -> int:
     return value
 
 
-def _options(seeds: Iterable[str], request_timeout: float | None, retry_timeout: float | None) -> Handle | None:
+def _options(
+    seeds: Iterable[str],
+    request_timeout: float | None,
+    retry_timeout: float | None,
+    ca_file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
+) -> Handle | None:
     """The options of a connect; None for a library that has none, which goes without."""
     if isinstance(seeds, (str, bytes)) or not isinstance(seeds, Iterable):
         raise TypeError(f"seeds is a sequence of server origins (str), not {type(seeds).__name__}")
     servers = [encode(seed, "each of seeds") for seed in seeds]
+    authorities = None if ca_file is None else os.fsencode(ca_file)
+    if authorities is not None and not (extension("connect_options") and extension("ca_file")):
+        raise UnsupportedError(
+            f"ca_file needs a library with the ca_file extension, which {library().path} lacks; connect without it to trust what "
+            "the system trusts"
+        )
     if not extension("connect_options"):
         if servers or request_timeout is not None or retry_timeout is not None:
             raise UnsupportedError(
@@ -563,6 +603,8 @@ def _options(seeds: Iterable[str], request_timeout: float | None, retry_timeout:
             check(lib.nxx_connect_options_request_timeout(pointer, _milliseconds(request_timeout, "request_timeout")))
         if retry_timeout is not None:
             check(lib.nxx_connect_options_retry_timeout(pointer, _milliseconds(retry_timeout, "retry_timeout")))
+        if authorities is not None:
+            check(lib.nxx_connect_options_ca_file(pointer, authorities, len(authorities)))
     return options
 
 
@@ -575,26 +617,31 @@ def connect(
     seeds: Iterable[str] = (),
     request_timeout: float | None = None,
     retry_timeout: float | None = None,
+    ca_file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Session:
     """Opens a session.
 
-    ``server`` is an http or https origin, for example ``http://127.0.0.1:47391``; the port is 47391 when left out, and an https
-    server is checked against the certificate authorities of the system. ``username`` and ``password`` come both or not at
+    ``server`` is an http or https origin, for example ``http://127.0.0.1:47391``; the port is 47391 when left out. An https
+    server's certificate is checked, against the host name of its address, wherever the session is opened or led (T-2); a session
+    that begins with https is never led to http. Trusted are the certificate authorities of the system, or, with ``ca_file``, those
+    whose PEM certificates that file holds, and no others; with an http server it goes for the https servers that the session
+    may be redirected to. ``username`` and ``password`` come both or not at
     all. ``domain`` is the domain of later commands. ``seeds`` are more servers to try, now and after a loss of the connection;
     ``request_timeout`` bounds the wait for one reply and ``retry_timeout`` one call with all its retries and redirects (seconds,
     120 each unless given). ``timeout`` bounds this call, in seconds.
 
-    Raises InvalidArgumentError for a malformed origin or half a pair of credentials, ConnectError when no server answers or the
-    credentials are refused, DeadlineError, CancelledError, and UnsupportedError when the library lacks the options asked for.
+    Raises InvalidArgumentError for a malformed origin, half a pair of credentials or a ``ca_file`` that cannot be used (nothing
+    is sent then), ConnectError when no server answers, none has a certificate to be trusted, or the credentials are refused,
+    DeadlineError, CancelledError, and UnsupportedError when the library lacks the options asked for.
     """
     limit = Limit(timeout, cancel)
     origin = encode(server, "the server")
     scope, scope_len = optional(domain, "the domain")
     user, user_len = optional(username, "the username")
     secret, secret_len = optional(password, "the password")
-    options = _options(seeds, request_timeout, retry_timeout)
+    options = _options(seeds, request_timeout, retry_timeout, ca_file)
     credentials = (origin, len(origin), scope, scope_len, user, user_len, secret, secret_len)
     with Out("nx_session", lib.nx_session_free) as out:
         if options is None:

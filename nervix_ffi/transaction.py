@@ -47,7 +47,8 @@ class Transaction:
     ``with session.transaction("shop") as tx:`` begins it. Each ``tx.execute`` is checked against what was accepted before it, and
     changes nothing yet (X-3). Leaving the block commits it; a block that raises reverts it instead. The session holds it meanwhile,
     so whatever else the session runs that is no read becomes part of it, and subscriptions, clocks, producers, consumers and USE are
-    refused (L-3). A lost connection or a new leader interrupts nothing: the library attaches the transaction again (D-5, X-6).
+    refused (L-3). After a lost connection or a change of leader the library attaches the transaction again, unless it is over or
+    another session has it (D-5, X-6).
 
     It expires when nothing is appended for the server's idle timeout, 15 minutes by default (X-8). Where the library lacks the
     ``transactions`` extension, ``id``, ``status``, ``admission`` and ``preview`` stay None.

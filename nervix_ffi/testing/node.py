@@ -79,6 +79,8 @@ class LoopbackNode:
     """A loopback node in a process of its own, which ends with this one.
 
     ``nodes`` is 1 or 3 session endpoints over one cluster state. With ``password``, sessions need it, together with ``user``.
+    With ``tls_cert`` and ``tls_key``, files of a PEM certificate chain and its key, sessions are served over TLS and every URI
+    begins with https; the certificate should be for 127.0.0.1, and clients connect with the ``ca_file`` that vouches for it.
     ``load`` is a file of statements, or their text, that the node runs before it serves. ``options`` are further arguments of
     the program. Used as a context manager, or ended by ``stop``; garbage collection and the end of this process stop it too.
     Raises LoopbackError when it does not start within ``timeout`` seconds.
@@ -90,6 +92,8 @@ class LoopbackNode:
         *,
         user: str = "default",
         password: str | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
         load: str | os.PathLike[str] | None = None,
         options: Sequence[str] = (),
         timeout: float = 10.0,
@@ -97,6 +101,9 @@ class LoopbackNode:
         command = [str(binary()), "--listen", "127.0.0.1:0", "--nodes", str(nodes), "--exit-with-parent"]
         if password is not None:
             command += ["--user", user, "--password", password]
+        for option, file in (("--tls-cert", tls_cert), ("--tls-key", tls_key)):
+            if file is not None:
+                command += [option, os.fspath(file)]
         # Files without names: nothing is left behind, however this process ends.
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as text:
             inherited: tuple[int, ...] = ()
@@ -209,6 +216,15 @@ class LoopbackNode:
         """The node's transactions: identity, domain, owner, state, counts of operations, the session that holds it, its statements."""
         found: list[dict[str, Any]] = self._request("GET", "transactions", b"", None)["transactions"]
         return found
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Each content of a batch that the node received, in the order of first receipt, with the outcomes it told."""
+        found: list[dict[str, Any]] = self._request("GET", "batches", b"", None)["batches"]
+        return found
+
+    def journal(self, since: int = 0) -> dict[str, Any]:
+        """What passed in the node, in order: ``entries`` from number ``since`` on, and the number of the ``next`` one."""
+        return self._request("GET", f"journal?since={since}", b"", None)
 
     def wait(self, *, timeout: float = 10.0, **counts: object) -> dict[str, Any]:
         """Waits inside the node until each count named is reached, and returns all counts.

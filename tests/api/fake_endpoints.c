@@ -56,7 +56,7 @@ struct nx_batch_builder {
   size_t rows;
 };
 
-enum { CREDIT = 2, SUBMISSIONS = 64 };
+enum { CREDIT = 2, SUBMISSIONS = 4096 };
 
 static struct {
   bool followed;
@@ -140,6 +140,9 @@ static int endpoint_command(nx_session *session, const char *command, const nx_c
   } else if (strcmp(word, "clock-ended") == 0) {
     clock_event(session->domain, NX_CLOCK_EVENT_ENDED, 0, 0, 0);
   } else if (strcmp(word, "outcome") == 0) {
+    if (first >= SUBMISSIONS) {
+      abort();
+    }
     pthread_mutex_lock(&lock);
     submissions[first].resolved = true;
     submissions[first].result = (int)second;
@@ -434,6 +437,9 @@ nx_error *nx_producer_submit(const nx_producer *producer, const nx_batch *batch,
   }
   if (code == 0) {
     *submission = ++last_submission;
+    if (last_submission >= SUBMISSIONS) {
+      abort(); /* Rather than write behind them. */
+    }
     submissions[last_submission].held = true;
   }
   pthread_mutex_unlock(&lock);
@@ -487,6 +493,7 @@ nx_error *nx_producer_pending(const nx_producer *producer, uint64_t *identities,
   uint64_t index;
   (void)producer;
   *count = 0;
+  pthread_mutex_lock(&lock);
   for (index = 0; index < SUBMISSIONS; index++) {
     if (submissions[index].held) {
       if (*count < capacity) {
@@ -496,15 +503,24 @@ nx_error *nx_producer_pending(const nx_producer *producer, uint64_t *identities,
       ++*count;
     }
   }
+  pthread_mutex_unlock(&lock);
   return NULL;
 }
 nx_error *nx_producer_release(const nx_producer *producer, uint64_t submission, nx_submission_outcome **out) {
+  bool held, resolved;
   (void)producer;
-  if (submission >= SUBMISSIONS || !submissions[submission].held) {
+  pthread_mutex_lock(&lock);
+  held = submission < SUBMISSIONS && submissions[submission].held;
+  resolved = held && submissions[submission].resolved;
+  if (held) {
+    submissions[submission].held = false;
+    pthread_cond_broadcast(&changed);
+  }
+  pthread_mutex_unlock(&lock);
+  if (!held) {
     return fail(NX_ERROR_INVALID_ARGUMENT, false);
   }
-  submissions[submission].held = false;
-  *out = submissions[submission].resolved ? taken(submission) : NULL;
+  *out = resolved ? taken(submission) : NULL;
   return NULL;
 }
 nx_error *nx_producer_close(const nx_producer *producer, const nx_cancel *cancel) {

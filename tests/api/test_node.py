@@ -119,6 +119,31 @@ def test_three_nodes_have_a_leader_and_two_followers() -> None:
         assert sorted([node.leader, *node.followers]) == sorted(node.uris)
 
 
+def test_leadership_moves_at_one_frame_and_the_journal_tells_where() -> None:
+    with LoopbackNode(3) as node, nervix_ffi.connect(node.leader, timeout=30) as session:
+        start = node.journal()["next"]
+        to = list(node.nodes)[1]
+        node.control("leader", leader=to, direction="in", kind="CommandRequest", when="after", nth=2)
+        references = [session.execute(f"CREATE UNPACED DOMAIN d{number};", timeout=30).reference for number in range(3)]
+        journal = node.journal(start)
+        told = [
+            (entry["what"], entry["session"], entry.get("reference"), entry.get("when"))
+            for entry in journal["entries"]
+            if entry["kind"] == "CommandRequest"
+        ]
+        assert told == [
+            ("frame", 1, references[0], None),
+            ("frame", 1, references[1], None),
+            ("leader", 1, None, "after"),
+            ("frame", 1, references[2], None),
+            ("frame", 2, references[2], None),
+        ]
+        assert [entry["number"] for entry in journal["entries"]] == list(range(start, journal["next"]))
+        node.wait(session_over=1)
+        with pytest.raises(LoopbackError, match="did not come"):
+            node.wait(session_over=2, timeout=0.01)
+
+
 def test_a_node_that_cannot_start_says_why() -> None:
     with pytest.raises(LoopbackError, match=r"did not start: .*load:2: .*nonsense"):
         LoopbackNode(load="CREATE UNPACED DOMAIN d;\nnonsense;")

@@ -8,11 +8,13 @@ import pytest
 MEANS: dict[str, float] = {}
 #: Rows that one measurement of a name read.
 ROWS: dict[str, int] = {}
+#: Median and 99th percentile of a command's round trip in seconds, by the size of frames and whether the node sends them.
+DELAYS: dict[tuple[str, str], tuple[float, float]] = {}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line a ratio."""
-    if not MEANS:
+    if not MEANS and not DELAYS:
         return
     terminalreporter.section("ratios")
     for name in sorted(ROWS):
@@ -43,3 +45,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"a command's round trip: {command * 1e6:,.0f} us; a grpcio unary echo: {echo * 1e6:,.0f} us, ratio {command / echo:.2f}"
         )
+    for name, what in DELAYS:
+        if what == "flooded" and (name, "quiet") in DELAYS:
+            quiet, flooded = DELAYS[name, "quiet"], DELAYS[name, "flooded"]
+            added = [1000 * (behind - alone) for behind, alone in zip(flooded, quiet)]
+            terminalreporter.write_line(
+                f"a reply behind a flood of {name} frames: {added[0]:+.2f} ms at the median, {added[1]:+.2f} ms at the 99th percentile"
+                f" (quiet: {1000 * quiet[0]:.2f} and {1000 * quiet[1]:.2f} ms)"
+            )

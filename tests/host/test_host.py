@@ -35,6 +35,19 @@ CREATE EMITTER out FROM rows TO CLIENT SCHEMA row {MODE} INHERIT ALL EXCEPT secr
 START AT '2030-01-01T00:00:00Z' TIME RATE 2.0;
 """
 
+#: What `threads.c` expects.
+THREADS = f"""
+CREATE PACED DOMAIN lab WITH PERIOD 20ms SKEW 1ms;
+USE lab;
+CREATE SCHEMA row (id U32);
+CREATE RELAY rows SCHEMA row UNBRANCHED;
+CREATE INGESTOR in FROM CLIENT SCHEMA row {MODE} ON QUIESCE SUSPEND TIMESTAMP NOW TO rows INHERIT ALL
+  FLUSH IMMEDIATE ON MESSAGE ERROR LOG ON GENERAL ERROR LOG;
+CREATE EMITTER out FROM rows TO CLIENT SCHEMA row {MODE} INHERIT ALL
+  BATCH MAX MESSAGES 1 MAX SIZE 64KiB FLUSH IMMEDIATE ON MESSAGE ERROR LOG ON GENERAL ERROR LOG;
+START;
+"""
+
 #: No invalid access and no definite leak. What is still reachable at the end belongs to the library's running threads.
 CHECKER = [
     "valgrind",
@@ -60,17 +73,17 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library.symlink_to(nervix_ffi.library().path)
     strict = ["-std=c11", "-D_DEFAULT_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     link = ["-L", str(folder), f"-Wl,-rpath,{folder}", "-lnervix_client_ffi", "-lpthread"]
-    for name in ("host", "endpoints"):
+    for name in ("host", "endpoints", "threads"):
         source = HERE / f"{name}.c"
         subprocess.run([compiler, *strict, "-I", str(INCLUDE), str(source), "-o", str(folder / name), *link], check=True)
     return folder
 
 
-def run(command: list[str], load: str | Path, step: str, do: Callable[[LoopbackNode], None]) -> tuple[int, str, str]:
+def run(command: list[str], load: str | Path, step: str, do: Callable[[LoopbackNode], None], *more: str) -> tuple[int, str, str]:
     """Run a host against a node, doing something when it has said so: status, output, errors."""
     with LoopbackNode(user="guest", password="sesame", load=load) as node:
         process = subprocess.Popen(
-            [*command, node.uri, "guest", "sesame"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, node.uri, "guest", "sesame", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None
@@ -106,6 +119,11 @@ def run_endpoints(command: list[str]) -> tuple[int, str, str]:
     return run(command, ENDPOINTS, "CUT", cut)
 
 
+def run_threads(command: list[str], rounds: int) -> tuple[int, str, str]:
+    """Run `threads` for as many rounds."""
+    return run(command, THREADS, "BUSY", lambda _: None, str(rounds))
+
+
 @pytest.mark.rule("B-1", "B-2", "B-3", "B-4", "B-6", "B-7", "X-7")
 def test_a_host_in_c(hosts: Path) -> None:
     assert run_host([str(hosts / "host")]) == (0, "SUBSCRIBED\nPASS\n", "")
@@ -131,6 +149,20 @@ def test_a_host_in_c_under_a_memory_checker(hosts: Path) -> None:
 def test_clocks_producers_and_consumers_under_a_memory_checker(hosts: Path) -> None:
     status, output, errors = run_endpoints([*CHECKER, str(hosts / "endpoints")])
     assert (status, output) == (0, "CUT\nPASS\n"), errors
+    assert "==" not in errors
+
+
+@pytest.mark.rule("B-2", "B-3", "B-9", "B-14", "B-15")
+def test_eight_threads_in_c(hosts: Path) -> None:
+    assert run_threads([str(hosts / "threads")], 200) == (0, "BUSY\nPASS\n", "")
+
+
+@checked
+@pytest.mark.timeout(240)
+@pytest.mark.rule("B-2", "B-3", "B-9", "B-14", "B-15", "F-9")
+def test_eight_threads_in_c_under_a_memory_checker(hosts: Path) -> None:
+    status, output, errors = run_threads([*CHECKER, str(hosts / "threads")], 15)
+    assert (status, output) == (0, "BUSY\nPASS\n"), errors
     assert "==" not in errors
 
 

@@ -18,7 +18,7 @@ from nervix_ffi import BatchBuilder, CellState, Fields, NestedColumn, Type
 from nervix_ffi.testing import LoopbackNode
 
 from ..endpoints import GRAPH, consumer, execute, ids, producer, rows
-from ..support import DOMAIN, PATIENCE, connect, counts, sent
+from ..support import DOMAIN, PATIENCE, Running, connect, counts, sent
 from .values import Case, Field, cases, from_arrow, from_python, without_payload
 
 SERIAL = itertools.count()
@@ -543,6 +543,27 @@ def test_a_submission_that_is_unknown(session: nervix_ffi.Session) -> None:
     with pytest.raises(nervix_ffi.InvalidArgumentError):
         stranger.release()
     assert submission.result(timeout=PATIENCE).completed
+
+
+@pytest.mark.rule("B-14")
+def test_a_submission_that_another_thread_took_a_moment_ago_is_let_go(session: nervix_ffi.Session) -> None:
+    class Overtaken(nervix_ffi.Submission):
+        """Another thread takes its outcome right after it was looked for."""
+
+        overtaken = False
+
+        def _look(self) -> bool:
+            if self.overtaken:
+                return super()._look()
+            self.overtaken = True
+            assert Running(lambda: self.result(timeout=PATIENCE)).result().completed
+            return False
+
+    made = producer(session)
+    submission = Overtaken(made, made.submit(rows(1), timeout=PATIENCE).identity)
+    outcome = submission.release()
+    assert outcome is not None
+    assert outcome.completed
 
 
 # ---- processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -736,3 +737,43 @@ def test_a_filter_by_domain_time_waits_for_the_start() -> None:
         with session.subscribe("readings") as plain:
             publish(node, 9)
             assert read_ids(plain, 1) == [9], "without now() no clock is needed"
+
+
+# ---- other domains
+
+
+class Late(nervix_ffi.Cancel):
+    """A token that is triggered once it was given to so many calls of the library."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def _listen(self, key: object, listener: Callable[[], None]) -> None:
+        super()._listen(key, listener)
+        self._calls -= 1
+        if self._calls == 0:
+            self.trigger()
+
+
+@pytest.mark.rule("L-1", "K-1")
+@pytest.mark.parametrize("calls", range(1, 7))
+def test_an_attach_that_is_given_up_leaves_the_selected_domain(session: nervix_ffi.Session, calls: int) -> None:
+    with contextlib.suppress(nervix_ffi.CancelledError):
+        session.attach_clock("idle", cancel=Late(calls))
+    # The library has it as the session does.
+    assert session.domain == DOMAIN
+    assert f"domain: {DOMAIN}\n" in session.execute("DESCRIBE DOMAIN;", timeout=PATIENCE).message
+
+
+@pytest.mark.rule("L-1", "K-1")
+def test_a_clock_of_another_domain_moves_no_command_of_another_thread(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    def attach() -> None:
+        for _ in range(30):
+            session.attach_clock("idle", timeout=PATIENCE).detach(timeout=PATIENCE)
+
+    attaching = Running(attach)
+    for number in range(60):
+        assert session.execute(f"CREATE SCHEMA here{number} (id U32);", timeout=PATIENCE).completed
+        execute(node, f"SHOW CREATE SCHEMA here{number};")
+    attaching.result()

@@ -740,3 +740,11 @@ def test_a_library_without_the_extension_has_transactions_and_no_previews(
         """
     done = run_python(textwrap.dedent(script), NERVIX_CLIENT_LIBRARY=str(plain_library))
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.rule("E-3", "E-6", "X-1", "SM-3")
+def test_a_begin_of_unknown_outcome_is_asked_about_until_it_is_known(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    node.control("disposition", disposition="OutcomeUnknown", execute=True, count=2)
+    with session.transaction(timeout=PATIENCE) as tx:
+        tx.execute(SCHEMA, timeout=PATIENCE)
+    assert [(it["state"], it["accepted"]) for it in transactions(node)] == [("COMMITTED", 1)]

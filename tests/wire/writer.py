@@ -60,6 +60,7 @@ FIELDS = {
     "Reply.body": "ReplyBody",
     "Cell.value": "CellValue",
     "CommandOutcome.disposition": "CommandDisposition",
+    "LeadershipObserved.leadership": "Leadership",
 }
 
 

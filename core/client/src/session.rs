@@ -25,9 +25,10 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedSender};
 use tokio::sync::Notify;
 
+use crate::authorities::Authorities;
 use crate::cancel::{Cancel, Waiter};
 use crate::locks::{self, lock};
-use crate::stream::{self, Order};
+use crate::stream::{self, Access, Order};
 use crate::{fork, runtime};
 
 /// Who opens a session (T-4).
@@ -52,6 +53,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// What one call may take, with all its retries and redirects.
     pub retry_timeout: Duration,
+    /// The only authorities that an https server's certificate may come from; without them, those of the system.
+    pub authorities: Option<Authorities>,
 }
 
 impl Default for Options {
@@ -61,6 +64,7 @@ impl Default for Options {
             seeds: Vec::new(),
             request_timeout: timeout,
             retry_timeout: timeout,
+            authorities: None,
         }
     }
 }
@@ -155,7 +159,10 @@ impl Session {
         };
         let inner = Arc::new(Inner {
             runtime,
-            authorization,
+            access: Access {
+                authorization,
+                trusted: options.authorities.clone(),
+            },
             epoch: Instant::now(),
             holders: AtomicUsize::new(1),
             alarm: Arc::new(Alarm {
@@ -348,7 +355,7 @@ struct Alarm {
 
 struct Inner {
     runtime: &'static Handle,
-    authorization: Option<HeaderValue>,
+    access: Access,
     epoch: Instant,
     /// Sessions, producers, consumers and deliveries that keep the session running.
     holders: AtomicUsize,
@@ -521,13 +528,10 @@ impl Inner {
                     cause: Some(panicked()),
                 };
                 let owner = Arc::downgrade(self);
-                let authorization = self.authorization.clone();
+                let access = self.access.clone();
                 self.runtime.spawn(async move {
                     let take = |frame| arrived(&owner, conn, frame);
-                    stream::run(origin, authorization, orders, take, |cause| {
-                        ending.tell(cause)
-                    })
-                    .await;
+                    stream::run(origin, access, orders, take, |cause| ending.tell(cause)).await;
                 });
             }
             Output::Send { conn, frame } => {
@@ -649,20 +653,12 @@ fn panicked() -> Cause {
 
 /// Reads a frame, which may take a while, and tells the engine.
 fn arrived(owner: &Weak<Inner>, conn: ConnId, frame: Frame) {
-    let length = frame.as_slice().len();
     let read = catch_unwind(AssertUnwindSafe(|| decode_server(&frame)));
     drop(frame);
     match read {
         Ok(message) => {
             let message = Box::new(message);
-            report(
-                owner,
-                Input::Message {
-                    conn,
-                    message,
-                    length,
-                },
-            );
+            report(owner, Input::Message { conn, message });
         }
         Err(panic) => {
             if let Some(inner) = owner.upgrade() {

@@ -17,14 +17,18 @@ use nervix_wire::Frame;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
+use crate::authorities::Authorities;
 use crate::framing::{Assembler, Message};
 use crate::transport::{self, Stream};
 
 const PATH: &str = "/nervix.session.Session/Exchange";
 
-/// Room for two frames of the largest size, so that a sender never waits for a window inside one.
-const STREAM_WINDOW: u32 = 8 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
+/// What a server may send ahead of what is read here. A reply waits behind that much of a flood, and every millisecond of a
+/// connection's round trip costs a fast server this much a millisecond at most: 2 MiB are a few milliseconds of reading, and
+/// 40 MiB/s over 50 ms.
+const STREAM_WINDOW: u32 = 2 << 20;
+/// There is one stream on a connection, whose window is the one that counts.
+const CONNECTION_WINDOW: u32 = 4 << 20;
 const HTTP_FRAME: u32 = 256 << 10;
 const HEADERS: u32 = 64 << 10;
 
@@ -41,20 +45,28 @@ pub(crate) enum Order {
     Reset,
 }
 
+/// What every exchange of a session is opened with.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) authorization: Option<HeaderValue>,
+    /// Who may vouch for a server, when it is not whom the system trusts.
+    pub(crate) trusted: Option<Authorities>,
+}
+
 pub(crate) type Orders = UnboundedReceiver<Order>;
 
 /// Runs an exchange to its end. Frames go to `take` as they complete, and why it ended to `end`: nothing when it was reset by
 /// order, which the end of the orders is too.
 pub(crate) async fn run(
     origin: Origin,
-    authorization: Option<HeaderValue>,
+    access: Access,
     mut orders: Orders,
     take: impl FnMut(Frame) + Send,
     end: impl FnOnce(Option<Cause>) + Send,
 ) {
     let mut early = VecDeque::new();
     let opened = {
-        let mut opening = pin!(open(&origin, authorization));
+        let mut opening = pin!(open(&origin, access));
         // An order to reset ends an attempt at any point; messages for it are kept.
         poll_fn(|cx| loop {
             match orders.poll_recv(cx) {
@@ -91,10 +103,10 @@ struct Opened {
     _requests: SendRequest<Message>,
 }
 
-async fn open(origin: &Origin, authorization: Option<HeaderValue>) -> Result<Opened, String> {
-    let stream = transport::connect(origin).await?;
+async fn open(origin: &Origin, access: Access) -> Result<Opened, String> {
+    let (stream, heard) = transport::connect(origin, access.trusted.as_ref()).await?;
     let refused = |error: h2::Error| format!("HTTP/2 with {origin} failed: {error}");
-    let (requests, connection) = h2::client::Builder::new()
+    let (requests, mut connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(HTTP_FRAME)
@@ -103,8 +115,16 @@ async fn open(origin: &Origin, authorization: Option<HeaderValue>) -> Result<Ope
         .handshake::<_, Message>(stream)
         .await
         .map_err(refused)?;
+    // Who speaks something else on the port is not sent the credentials, and has said so once he is heard.
+    poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
+        Poll::Ready(Ok(())) => Poll::Ready(Err("the connection was closed".to_owned())),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(lost(&error))),
+        Poll::Pending if heard.get() => Poll::Ready(Ok(())),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
     let mut requests = requests.ready().await.map_err(refused)?;
-    let request = request(origin, authorization)?;
+    let request = request(origin, access.authorization)?;
     let (response, sending) = requests.send_request(request, false).map_err(refused)?;
     Ok(Opened {
         connection,

@@ -141,8 +141,6 @@ pub enum Input {
     Message {
         conn: ConnId,
         message: Box<Result<ServerMessage, Violation>>,
-        /// The length of its frame.
-        length: usize,
     },
     /// The connection is over, or never came to be. Nothing follows for it.
     Closed { conn: ConnId, cause: Cause },
@@ -269,6 +267,8 @@ pub struct Outcome {
 /// What a command is prepared with beside its text.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
+    /// The domain that it is of, in place of the selected one (L-1).
+    pub domain: Option<String>,
     /// The reference of a command that may have run before (E-3).
     pub reference: Option<String>,
     /// The position that command was first sent with (E-2).
@@ -429,4 +429,15 @@ impl From<EmitterSettlement> for Settlement {
             EmitterSettlement::ConsumerEnded => Self::ConsumerEnded,
         }
     }
+}
+
+/// The most characters of what a server says about an event that are kept for a host.
+const MESSAGE_CHARS: usize = 1024;
+
+/// A server's message, cut to a length that costs nothing.
+pub(crate) fn brief(message: String) -> String {
+    if message.len() <= MESSAGE_CHARS {
+        return message;
+    }
+    message.chars().take(MESSAGE_CHARS).collect()
 }

@@ -140,6 +140,10 @@ impl Clocks {
         clock.held = Held::By(conn);
         clock.attaching = None;
         clock.backoff.reset();
+        if moved && is_behind(&observed, &clock.clock) {
+            // The exchange that held it told more than this one had seen; what this one sees next comes in its own frames.
+            return;
+        }
         let changed = clock.clock != observed;
         if !moved || clock.clock.generation != observed.generation || !is_paced(&observed) {
             clock.forget_tick();
@@ -412,6 +416,15 @@ impl Clock {
             self.unread.tick = true;
         }
     }
+}
+
+/// Whether a clock is one that the other came after: generations count up, and a stopped clock runs again in another one only.
+fn is_behind(observed: &DomainClockObservation, known: &DomainClockObservation) -> bool {
+    let stopped = |clock: &DomainClockObservation| {
+        matches!(clock.state, DomainClockObservedState::StoppedDomainClock)
+    };
+    observed.generation < known.generation
+        || (observed.generation == known.generation && stopped(known) && !stopped(observed))
 }
 
 fn is_paced(observed: &DomainClockObservation) -> bool {

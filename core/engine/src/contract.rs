@@ -148,53 +148,40 @@ impl From<EmitterOpenRefusal> for OpenRefusal {
     }
 }
 
-impl Contract {
-    pub(crate) fn of_producer(opened: &ProducerOpened) -> Self {
-        Self {
-            domain: opened.domain.clone(),
-            endpoint: opened.ingestor.clone(),
+/// The answers to the two kinds of opens say the same, under types of their own.
+macro_rules! contract_of {
+    ($opened:expr, $endpoint:ident, $parallel:path) => {
+        Contract {
+            domain: $opened.domain.clone(),
+            endpoint: $opened.$endpoint.clone(),
             schema: Arc::new(RowSchema {
-                fields: opened.fields.clone(),
+                fields: $opened.fields.clone(),
                 branch: None,
             }),
-            generation: opened.generation,
-            digest: opened.contract.bytes,
-            window: match &opened.window {
-                ProducerWindow::SequentialProducerWindow => None,
-                ProducerWindow::ParallelProducerWindow(window) => Some(window.max),
+            generation: $opened.generation,
+            digest: $opened.contract.bytes,
+            window: match &$opened.window {
+                $parallel(window) => Some(window.max),
+                _ => None,
             },
-            ack_timeout_nanos: opened.ack_timeout_nanos,
-            retry_backoff_nanos: opened.retry_backoff_nanos,
-            retry_max_backoff_nanos: opened.retry_max_backoff_nanos,
-            batches: opened.granted_batches,
-            bytes: opened.granted_bytes,
-            max_batch_rows: opened.max_batch_rows,
-            max_batch_bytes: opened.max_batch_bytes,
+            ack_timeout_nanos: $opened.ack_timeout_nanos,
+            retry_backoff_nanos: $opened.retry_backoff_nanos,
+            retry_max_backoff_nanos: $opened.retry_max_backoff_nanos,
+            batches: $opened.granted_batches,
+            bytes: $opened.granted_bytes,
+            max_batch_rows: $opened.max_batch_rows,
+            max_batch_bytes: $opened.max_batch_bytes,
         }
+    };
+}
+
+impl Contract {
+    pub(crate) fn of_producer(opened: &ProducerOpened) -> Self {
+        contract_of!(opened, ingestor, ProducerWindow::ParallelProducerWindow)
     }
 
     pub(crate) fn of_consumer(opened: &EmitterOpened) -> Self {
-        Self {
-            domain: opened.domain.clone(),
-            endpoint: opened.emitter.clone(),
-            schema: Arc::new(RowSchema {
-                fields: opened.fields.clone(),
-                branch: None,
-            }),
-            generation: opened.generation,
-            digest: opened.contract.bytes,
-            window: match &opened.window {
-                ConsumerWindow::SequentialConsumerWindow => None,
-                ConsumerWindow::ParallelConsumerWindow(window) => Some(window.max),
-            },
-            ack_timeout_nanos: opened.ack_timeout_nanos,
-            retry_backoff_nanos: opened.retry_backoff_nanos,
-            retry_max_backoff_nanos: opened.retry_max_backoff_nanos,
-            batches: opened.granted_batches,
-            bytes: opened.granted_bytes,
-            max_batch_rows: opened.max_batch_rows,
-            max_batch_bytes: opened.max_batch_bytes,
-        }
+        contract_of!(opened, emitter, ConsumerWindow::ParallelConsumerWindow)
     }
 
     /// Why a fresh open is not the endpoint that this handle had.

@@ -33,8 +33,10 @@ use crate::subscriptions::{Limits, Place, SubId, Subscriptions};
 
 mod commands;
 mod connections;
+mod consumers;
 mod endpoints;
 mod frames;
+mod producers;
 mod progress;
 mod replies;
 mod transactions;
@@ -220,6 +222,9 @@ impl Engine {
         }
         let (id, mut reference) = self.prepare(now, query, entropy);
         if let Some(held) = self.executions.get_mut(&id) {
+            if given.domain.is_some() {
+                held.domain = given.domain;
+            }
             if let Some(given) = given.reference {
                 reference = Arc::from(given);
                 held.reference = Arc::clone(&reference);
@@ -390,14 +395,9 @@ impl Engine {
     pub fn input(&mut self, now: Now, input: Input) {
         match input {
             Input::Frame { conn, frame } => {
-                let message = nervix_wire::decode_server(&frame);
-                self.arrived(now, conn, message, frame.as_slice().len());
+                self.arrived(now, conn, nervix_wire::decode_server(&frame));
             }
-            Input::Message {
-                conn,
-                message,
-                length,
-            } => self.arrived(now, conn, *message, length),
+            Input::Message { conn, message } => self.arrived(now, conn, *message),
             Input::Closed { conn, cause } => {
                 if self
                     .attempt

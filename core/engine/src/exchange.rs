@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nervix_wire::types::{ClientMessage, ClientRequest, Reply, ReplyBody, ServerBody};
-use nervix_wire::{EncodeError, Reassembler, Violation};
+use nervix_wire::{EncodeError, Reassembler, Violation, TRANSFER_LIMIT};
 
 use crate::api::{CallId, ConnId, EndpointId, ExecutionId, Role};
 use crate::origin::Origin;
@@ -14,6 +14,9 @@ use crate::subscriptions::SubId;
 
 /// Requests in flight that a server promises to admit (C-6).
 const IN_FLIGHT: usize = 64;
+
+/// Bytes of replies that are not whole yet, together: several of the transfer limit, so that no server that means well meets it.
+const ASSEMBLING: usize = 4 * TRANSFER_LIMIT;
 
 /// Who asked, and so what a reply is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +91,8 @@ pub(crate) struct Exchange {
     /// Another exchange took over, and some requests were given up.
     left: bool,
     pending: BTreeMap<u64, Pending>,
+    /// Bytes of their replies that are not whole yet.
+    assembling: usize,
     /// Those that were given up and that the server still counts as in flight (C-6).
     given_up: BTreeSet<u64>,
 }
@@ -110,6 +115,7 @@ impl Exchange {
             last_id: 0,
             left: false,
             pending: BTreeMap::new(),
+            assembling: 0,
             given_up: BTreeSet::new(),
         }
     }
@@ -184,7 +190,19 @@ impl Exchange {
         let body = match reply.body {
             ReplyBody::TransferPart(part) => {
                 let parts = pending.parts.get_or_insert_with(|| Reassembler::new(id));
-                match parts.push(id, &part)? {
+                let before = parts.received();
+                let whole = parts.push(id, &part)?;
+                self.assembling = self
+                    .assembling
+                    .saturating_sub(before)
+                    .saturating_add(parts.received());
+                if self.assembling > ASSEMBLING {
+                    return Err(Violation::new(
+                        "F-7",
+                        format!("more than {ASSEMBLING} bytes of replies that are not whole"),
+                    ));
+                }
+                match whole {
                     None => return Ok(None),
                     Some(message) => match message.body {
                         ServerBody::Reply(reply) => reply.body,
@@ -236,12 +254,60 @@ impl Exchange {
     pub(crate) fn keep_only(&mut self, keep: impl Fn(&Asked) -> bool) {
         self.left = true;
         let given_up = &mut self.given_up;
+        let assembling = &mut self.assembling;
         self.pending.retain(|id, pending| {
             let kept = keep(&pending.asked);
+            if let (false, Some(parts)) = (kept, &pending.parts) {
+                *assembling = assembling.saturating_sub(parts.received());
+            }
             if !kept && pending.asked.counts() {
                 given_up.insert(*id);
             }
             kept
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use bytes::Bytes;
+    use nervix_wire::types::TransferPart;
+
+    use super::*;
+
+    fn part(request_id: u64, offset: u64, chunk: &Bytes) -> Reply {
+        Reply {
+            request_id,
+            body: ReplyBody::TransferPart(TransferPart {
+                total_bytes: TRANSFER_LIMIT as u64,
+                offset,
+                chunk: chunk.clone(),
+            }),
+        }
+    }
+
+    // rule: F-7
+    #[test]
+    fn replies_in_parts_that_never_become_whole_are_bounded_together() {
+        let origin = Origin::parse("http://a:1").unwrap();
+        let mut exchange = Exchange::new(ConnId(1), origin, 0);
+        let chunk = Bytes::from(vec![0; 4 << 20]);
+        let almost = TRANSFER_LIMIT / chunk.len() - 1;
+        let mut held = 0;
+        let mut refused = false;
+        for read in 1..=5 {
+            let asked = Asked::Read(EndpointId(read));
+            let request = ClientRequest::ListDomainsRequest;
+            let (id, _) = exchange.register(asked, request, 0).unwrap();
+            for index in 0..almost {
+                let offset = (index * chunk.len()) as u64;
+                let taken = exchange.answered(part(id, offset, &chunk));
+                held += chunk.len();
+                assert_eq!(taken.is_err(), held > ASSEMBLING, "{held}");
+                refused |= taken.is_err();
+            }
+        }
+        assert!(refused);
     }
 }

@@ -7,6 +7,9 @@ use std::fmt;
 /// The port a session address without one means.
 pub const DEFAULT_PORT: u16 = 47391;
 
+/// The longest name that name resolution knows, which bounds what a server may have a client remember.
+const HOST_LIMIT: usize = 255;
+
 /// An http or https origin.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
@@ -69,7 +72,7 @@ impl Origin {
             _ => return Err(refusal(text, "its port must be a number")),
         };
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':');
-        if host.is_empty() || !host.bytes().all(legal) {
+        if host.is_empty() || host.len() > HOST_LIMIT || !host.bytes().all(legal) {
             return Err(refusal(text, "its host is missing or is no host name"));
         }
         Ok(Self {
@@ -173,6 +176,8 @@ mod tests {
         ] {
             assert!(Origin::parse(text).is_err(), "{text}");
         }
+        let long = format!("http://{}", "a".repeat(256));
+        assert!(Origin::parse(&long).is_err() && Origin::parse(&long[..262]).is_ok());
         assert!(!Origin::parse("http://user:secret@a/x")
             .unwrap_err()
             .contains("secret"));

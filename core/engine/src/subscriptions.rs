@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nervix_wire::types::{RowSchema, SubscriptionHandle};
 
-use crate::api::{Event, EventKind};
+use crate::api::{brief, Event, EventKind};
 use crate::reach::{Backoff, Jitter, BACKGROUND};
 
 /// One subscription of the host, through all its generations. Never used twice.
@@ -17,9 +17,10 @@ pub(crate) type SubId = u64;
 /// What may wait to be read (S-8).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Events of one subscription.
+    /// What the server said of one subscription, in events.
     pub(crate) events: usize,
-    /// Bytes of one subscription; more than one frame of the frame limit.
+    /// Bytes of one subscription, unless it is one event alone: that of a frame of the frame limit takes 12 MiB at most, for
+    /// where its cells stand takes up to twice what they do.
     pub(crate) bytes: usize,
     /// Bytes of all subscriptions together.
     pub(crate) total: usize,
@@ -297,15 +298,16 @@ impl Subscriptions {
     }
 
     /// Queues what the server sent about a live subscription, or overflows the queue (S-8).
-    pub(crate) fn push(&mut self, id: SubId, kind: EventKind, frame_bytes: usize) {
+    pub(crate) fn push(&mut self, id: SubId, kind: EventKind, held_bytes: usize) {
         let Some(sub) = self.subs.get(&id) else {
             return;
         };
-        let bytes = frame_bytes.saturating_add(OVERHEAD);
+        let bytes = held_bytes.saturating_add(OVERHEAD);
+        let alone = sub.queued_bytes <= sub.queued.saturating_mul(OVERHEAD);
         if sub.queued >= self.limits.events
-            || sub.queued_bytes.saturating_add(bytes) > self.limits.bytes
+            || (!alone && sub.queued_bytes.saturating_add(bytes) > self.limits.bytes)
         {
-            self.overflow(id);
+            self.overflow(id, 1);
             return;
         }
         while self.total_bytes.saturating_add(bytes) > self.limits.total {
@@ -317,7 +319,7 @@ impl Subscriptions {
             match most {
                 Some(most) => {
                     let before = self.total_bytes;
-                    self.overflow(most);
+                    self.overflow(most, u64::from(most == id));
                     if most == id {
                         return;
                     }
@@ -373,6 +375,19 @@ impl Subscriptions {
     /// Queues what the engine itself has to say. Of what repeats, only the newest waits, so that a host that reads nothing
     /// costs nothing.
     fn report(&mut self, id: SubId, kind: EventKind) {
+        let kind = match kind {
+            EventKind::Interrupted { message } => EventKind::Interrupted {
+                message: brief(message),
+            },
+            EventKind::RestorationFailed { message } => EventKind::RestorationFailed {
+                message: brief(message),
+            },
+            EventKind::Ended { reason, message } => EventKind::Ended {
+                reason,
+                message: brief(message),
+            },
+            other => other,
+        };
         if let Some(last) = self.queue.iter_mut().rev().find(|queued| queued.sub == id) {
             let repeats = matches!(
                 (&last.event.kind, &kind),
@@ -388,6 +403,55 @@ impl Subscriptions {
             }
         }
         self.enqueue(id, kind, OVERHEAD);
+        self.condense(id);
+    }
+
+    /// A subscription with more events than it may have keeps, of those that the engine made between two of the server's, the
+    /// newest of each kind: sessions that come and go unread cost no more than one does.
+    fn condense(&mut self, id: SubId) {
+        let full = |sub: &Subscription| sub.queued > self.limits.events;
+        if !self.subs.get(&id).is_some_and(full) {
+            return;
+        }
+        let (mut interrupted, mut failed) = (false, false);
+        // Where the newest overflow stands, from the end.
+        let mut overflow: Option<usize> = None;
+        let mut kept: VecDeque<Queued> = VecDeque::with_capacity(self.queue.len());
+        for queued in std::mem::take(&mut self.queue).into_iter().rev() {
+            let again = queued.sub == id
+                && match &queued.event.kind {
+                    EventKind::Interrupted { .. } => std::mem::replace(&mut interrupted, true),
+                    EventKind::RestorationFailed { .. } => std::mem::replace(&mut failed, true),
+                    EventKind::Overflow { dropped } => match overflow {
+                        None => {
+                            overflow = Some(kept.len());
+                            false
+                        }
+                        Some(at) => {
+                            let newest = kept
+                                .len()
+                                .checked_sub(at.saturating_add(1))
+                                .and_then(|at| kept.get_mut(at));
+                            if let Some(EventKind::Overflow { dropped: total }) =
+                                newest.map(|queued| &mut queued.event.kind)
+                            {
+                                *total = total.saturating_add(*dropped);
+                            }
+                            true
+                        }
+                    },
+                    _ => {
+                        (interrupted, failed, overflow) = (false, false, None);
+                        false
+                    }
+                };
+            if again {
+                self.uncount(&queued);
+            } else {
+                kept.push_front(queued);
+            }
+        }
+        self.queue = kept;
     }
 
     fn enqueue(&mut self, id: SubId, kind: EventKind, bytes: usize) {
@@ -409,9 +473,10 @@ impl Subscriptions {
         });
     }
 
-    /// Drops what waits of a subscription, says so in its place, and ends its delivery on this session.
-    fn overflow(&mut self, id: SubId) {
-        let mut dropped: u64 = 0;
+    /// Drops what waits of a subscription, and `more` that never waited, says so in its place, and ends its delivery on this
+    /// session.
+    fn overflow(&mut self, id: SubId, more: u64) {
+        let mut dropped = more;
         let mut place = None;
         let queue = std::mem::take(&mut self.queue);
         for queued in queue {
@@ -435,8 +500,6 @@ impl Subscriptions {
             sub.place = Place::Overflowed { due: 0 };
             // What was dropped may be of generations before the gaps that wait; delivery ends now.
             place = None;
-            // What else arrives for this generation is dropped too.
-            dropped = dropped.saturating_add(1);
         }
         sub.queued = sub.queued.saturating_add(1);
         sub.queued_bytes = sub.queued_bytes.saturating_add(OVERHEAD);
@@ -455,6 +518,7 @@ impl Subscriptions {
                 event,
             },
         );
+        self.condense(id);
     }
 
     fn uncount(&mut self, queued: &Queued) {
@@ -489,7 +553,7 @@ fn kept(place: Place) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
     use nervix_wire::types::SubscriptionEndReason;
@@ -518,6 +582,101 @@ mod tests {
         assert_eq!(subs.ended_names.len(), ENDED_NAMES);
         assert!(subs.delete_ended("s10000") && !subs.delete_ended("s10000"));
         assert!(!subs.delete_ended("s1"));
+    }
+
+    fn handle(name: &str, generation: u64) -> SubscriptionHandle {
+        SubscriptionHandle {
+            name: name.to_owned(),
+            generation,
+        }
+    }
+
+    fn schema() -> RowSchema {
+        RowSchema {
+            fields: Vec::new(),
+            branch: None,
+        }
+    }
+
+    fn lost(subs: &mut Subscriptions, id: SubId, times: u64) {
+        for _ in 0..times {
+            subs.push(id, EventKind::DeliveryLost { rows: 1 }, 0);
+        }
+    }
+
+    // rule: S-7, S-8
+    #[test]
+    fn sessions_that_come_and_go_unread_cost_no_more_than_the_bound() {
+        let mut subs = Subscriptions::default();
+        let statement: Arc<str> = Arc::from("CREATE SUBSCRIPTION s TO r;");
+        subs.open(&handle("s", 1), "d", &statement, schema());
+        let id = subs.by_handle(&handle("s", 1)).unwrap();
+        let mut jitter = Jitter::new(1);
+        let mut overflows = 0;
+        for generation in 2..=2_000_u64 {
+            // Sometimes too much of it, sometimes one event, sometimes none.
+            let times = [1, 200, 0, 1][(generation % 4) as usize];
+            overflows += u64::from(times > 128);
+            lost(&mut subs, id, times);
+            subs.exchange_lost(&"x".repeat(100_000));
+            subs.reopening_refused(id, 0, &mut jitter, "y".repeat(100_000));
+            subs.reopened(id, &handle("s", generation), schema());
+            assert!(subs.queue.len() <= subs.limits.events + 3);
+        }
+        assert_eq!(subs.total_bytes, subs.queue.len() * OVERHEAD);
+        let (mut generation, mut dropped) = (0, 0);
+        while let Some(event) = subs.take() {
+            assert!(generation <= event.generation, "in their order");
+            generation = event.generation;
+            match event.kind {
+                EventKind::Overflow { dropped: some } => dropped += some,
+                EventKind::Interrupted { message } | EventKind::RestorationFailed { message } => {
+                    assert!(message.len() <= 1024);
+                }
+                _ => {}
+            }
+        }
+        assert!(dropped >= overflows * 129, "no loss is forgotten");
+        assert_eq!(
+            (subs.total_bytes, subs.subs.get(&id).unwrap().queued),
+            (0, 0)
+        );
+    }
+
+    // rule: S-3, S-8
+    #[test]
+    fn rows_without_end_of_a_replaced_generation_cost_no_more_than_the_bound() {
+        let mut subs = Subscriptions::default();
+        let statement: Arc<str> = Arc::from("CREATE SUBSCRIPTION s TO r;");
+        subs.open(&handle("s", 1), "d", &statement, schema());
+        subs.open(&handle("s", 2), "d", &statement, schema());
+        let old = subs.by_handle(&handle("s", 1)).unwrap();
+        assert_eq!(subs.get(old).unwrap().place, Place::Superseded);
+        lost(&mut subs, old, 100_000);
+        assert!(subs.queue.len() <= subs.limits.events + 3);
+        let mut dropped = 0;
+        while let Some(event) = subs.take() {
+            dropped += match event.kind {
+                EventKind::Overflow { dropped } => dropped,
+                _ => 1,
+            };
+        }
+        assert_eq!(dropped, 100_000);
+    }
+
+    // rule: S-8
+    #[test]
+    fn an_event_of_any_size_fits_where_nothing_else_waits() {
+        let mut subs = Subscriptions::default();
+        let statement: Arc<str> = Arc::from("CREATE SUBSCRIPTION s TO r;");
+        subs.open(&handle("s", 1), "d", &statement, schema());
+        let id = subs.by_handle(&handle("s", 1)).unwrap();
+        subs.exchange_lost("gone");
+        subs.reopened(id, &handle("s", 2), schema());
+        subs.push(id, EventKind::DeliveryLost { rows: 1 }, 12 << 20);
+        assert_eq!(subs.get(id).unwrap().place, Place::Live);
+        subs.push(id, EventKind::DeliveryLost { rows: 1 }, 0);
+        assert_ne!(subs.get(id).unwrap().place, Place::Live);
     }
 
     // rule: S-4, S-6

@@ -2,12 +2,15 @@
 //!
 //! Owns what a host may choose about a session, until it connects.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
-use nervix_client::Options;
+use nervix_client::{Authorities, Options};
 use nervix_engine::Origin;
 
-use crate::arguments::{contained, free, guarded, invalid, required_text, Outcome};
+use crate::arguments::{bytes, contained, free, guarded, invalid, required_text, Outcome};
 use crate::errors::ErrorObject;
 
 /// nxx_connect_options.
@@ -71,6 +74,29 @@ pub unsafe extern "C" fn nxx_connect_options_retry_timeout(
         // SAFETY: the host passes options of this library, which no other call uses, or NULL.
         let object = unsafe { options.as_mut() }.ok_or_else(|| invalid("options is NULL"))?;
         object.options.retry_timeout = timeout("the retry timeout", millis)?;
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_connect_options_ca_file(
+    options: *mut OptionsObject,
+    path: *const u8,
+    path_len: usize,
+) -> *mut ErrorObject {
+    guarded(|| {
+        // SAFETY: the host passes options of this library, which no other call uses, or NULL.
+        let object = unsafe { options.as_mut() }.ok_or_else(|| invalid("options is NULL"))?;
+        // SAFETY: the host's buffers are readable during the call.
+        let path = match unsafe { bytes("path", path, path_len) }? {
+            None | Some([]) => return Err(invalid("path is empty: name the CA file")),
+            Some(path) => path,
+        };
+        // A name of a file is any bytes.
+        let read = Authorities::read(Path::new(OsStr::from_bytes(path)))?;
+        object.options.authorities = Some(read);
         Ok(())
     })
 }

@@ -250,9 +250,46 @@ pub unsafe extern "C" fn nxx_session_prepare(
             false => Some(unsafe { position.read_unaligned() }),
         };
         let given = Given {
+            domain: None,
             reference: reference.map(str::to_owned),
             position,
             preview,
+        };
+        may_block()?;
+        // SAFETY: the host passes a token of this library, or NULL.
+        let cancel = unsafe { token(cancel) };
+        let execution = session.prepare_with(query, given, cancel.as_ref())?;
+        // SAFETY: the host's place can be written to.
+        unsafe { out.write(Box::into_raw(Box::new(ExecutionObject { execution }))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_session_prepare_in(
+    session: *mut SessionObject,
+    domain: *const u8,
+    domain_len: usize,
+    query: *const u8,
+    query_len: usize,
+    cancel: *const CancelObject,
+    out: *mut *mut ExecutionObject,
+) -> *mut ErrorObject {
+    guarded(|| {
+        let out = Place::new("out", out)?;
+        // SAFETY: the host passes a session of this library, or NULL, and buffers that are readable during the call.
+        let (session, domain, query) = unsafe {
+            (
+                &object("session", session)?.session,
+                required_text("domain", domain, domain_len)?,
+                required_text("query", query, query_len)?,
+            )
+        };
+        let given = Given {
+            domain: Some(domain.to_owned()),
+            ..Given::default()
         };
         may_block()?;
         // SAFETY: the host passes a token of this library, or NULL.

@@ -11,6 +11,8 @@ pub struct Options {
     pub nodes: usize,
     /// Empty: every call is accepted, whatever credentials it brings.
     pub accounts: Vec<Account>,
+    /// Certificate chain and key, when sessions are served over TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
     pub load: Option<PathBuf>,
     pub retry_validity_nanos: i64,
     pub transaction_idle_nanos: i64,
@@ -36,6 +38,8 @@ An embedded stand-in for a Nervix cluster, for development and tests. It is not 
   --user NAME             the user of the next --password (default `default`)
   --password TEXT         require Basic credentials; repeat --user and --password for more accounts.
                           Without it every call is accepted
+  --tls-cert FILE.pem     serve sessions over TLS with this certificate chain, and with the key of
+  --tls-key FILE.pem      the second file; all session addresses are https then
   --load FILE.nspl        run the file's statements one by one before serving; USE is honoured
   --retry-validity 15m    how long a command's outcome can be recovered under its execution reference
   --transaction-idle 15m  how long a transaction stays open when nothing renews it
@@ -57,6 +61,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
         listen: SocketAddr::from(([127, 0, 0, 1], 47391)),
         nodes: 1,
         accounts: Vec::new(),
+        tls: None,
         load: None,
         retry_validity_nanos: 15 * 60 * 1_000_000_000,
         transaction_idle_nanos: 15 * 60 * 1_000_000_000,
@@ -64,6 +69,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
         exit_with_parent: false,
     };
     let mut user = DEFAULT_USER.to_owned();
+    let (mut certificate, mut key) = (None, None);
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -94,6 +100,8 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
                     password,
                 });
             }
+            "--tls-cert" => certificate = Some(PathBuf::from(value()?)),
+            "--tls-key" => key = Some(PathBuf::from(value()?)),
             "--load" => options.load = Some(PathBuf::from(value()?)),
             "--retry-validity" => {
                 let text = value()?;
@@ -115,6 +123,11 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
             }
         }
     }
+    options.tls = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err("--tls-cert and --tls-key come together".to_owned()),
+    };
     Ok(Parsed::Run(options))
 }
 
@@ -197,6 +210,8 @@ mod tests {
             &["--transaction-idle", "soon"],
             &["--load"],
             &["--verbose"],
+            &["--tls-cert", "a.pem"],
+            &["--tls-key", "a.pem"],
             &["--user", "a:b", "--password", "c"],
         ] {
             assert!(run(arguments).is_err(), "{arguments:?}");

@@ -32,7 +32,8 @@ use crate::graph::{
     ClusterStatus, DeliveryMode, Effect, NodeStatus, Now, Published, StatementResult,
     SubscriptionId, World,
 };
-use crate::outbox::{Finish, Opens, OutFrame, Outbox};
+use crate::journal::Journal;
+use crate::outbox::{Finish, Flood, Opens, OutFrame, Outbox};
 use crate::records::{is_reference, Admission, Content, Records};
 use crate::session::Session;
 use crate::statements::Statement;
@@ -96,6 +97,7 @@ pub struct Cluster {
     state: Mutex<State>,
     pub faults: Faults,
     pub counts: Counts,
+    pub journal: Journal,
     accounts: Vec<Account>,
     alternate_domain_info: AtomicBool,
     next_session: AtomicU64,
@@ -172,6 +174,7 @@ impl Cluster {
             }),
             faults: Faults::default(),
             counts: Counts::default(),
+            journal: Journal::default(),
             accounts,
             alternate_domain_info: AtomicBool::new(false),
             next_session: AtomicU64::new(1),
@@ -280,6 +283,19 @@ impl Cluster {
             session.outbox.send(frame.clone());
         }
         sessions.len()
+    }
+
+    /// Begins to flood a session, or ends that; says how often each frame of the flood before was sent, and last the tick.
+    pub fn flood(&self, session: u64, flood: Option<Flood>) -> Result<Option<Vec<u64>>, String> {
+        let scope = Scope {
+            session: Some(session),
+            node: None,
+            kind: None,
+        };
+        match self.sessions_in(&scope).first() {
+            Some(found) => Ok(found.outbox.flood(flood)),
+            None => Err(format!("there is no open session {session}")),
+        }
     }
 
     /// Ends every session in the scope, and says how many; `last` goes out before.

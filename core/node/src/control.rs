@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nervix_wire::types::{
-    CommandCompleted, CommandDisposition, ExecutionReferenceConflict,
+    CommandCompleted, CommandDisposition, DomainClockTicked, ExecutionReferenceConflict,
     ExecutionReferenceConflictKind, Fingerprint, LeaderEndpoints, LeaderRedirect, NoticeLevel,
     OutcomeUnknown, PreviewStale, ProtocolViolated, RequestRejection, ServerBody, ServerNotice,
     SessionEndReason, TransactionDetached, TransactionPreviewIdentity, TransactionTakenOver,
@@ -27,11 +27,13 @@ use tokio::net::TcpListener;
 use crate::args::duration_nanos;
 use crate::cluster::{Cluster, Rows};
 use crate::counts::{Condition, Direction};
-use crate::faults::{Answer, CallFailure, Cut, Delay, Rejection, Rule, Scope, Split, Spoil, When};
+use crate::faults::{
+    Answer, CallFailure, Cut, Delay, LeaderMove, Rejection, Rule, Scope, Split, Spoil, When,
+};
 use crate::graph::Disposition;
 use crate::hostile::{BadParts, Corruption};
 use crate::kinds;
-use crate::outbox::{Finish, OutFrame};
+use crate::outbox::{Finish, Flood, OutFrame};
 use crate::server::{Listening, Server};
 
 /// How long the listener waits when it cannot accept, for want of descriptors most likely.
@@ -118,6 +120,9 @@ impl Control {
             (Method::GET, "health") => Ok(self.health()),
             (Method::GET, "counts") => Ok(self.cluster.counts.report()),
             (Method::GET, "batches") => Ok(json!({ "batches": self.cluster.counts.batches() })),
+            (Method::GET, "journal") => {
+                journal_since(request.uri().query()).map(|since| self.cluster.journal.report(since))
+            }
             (Method::GET, "transactions") => {
                 Ok(json!({ "transactions": self.cluster.transactions() }))
             }
@@ -135,7 +140,7 @@ impl Control {
             ),
             Err(Problem::NoSuchAction) => respond(
                 StatusCode::NOT_FOUND,
-                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts, batches and transactions are got") }),
+                &json!({ "error": format!("there is no action `{path}`; actions are posted; health, counts, batches, journal and transactions are got") }),
             ),
         }
     }
@@ -195,6 +200,7 @@ impl Control {
 
     fn read(&self, path: &str, fields: &mut Fields) -> Read<'_> {
         match path {
+            "silence" => self.silence(fields),
             "execute" => self.execute(fields),
             "cut" => self.cut(fields),
             "end" => self.end(fields),
@@ -213,6 +219,14 @@ impl Control {
             }
             "parts" => self.parts(fields),
             "inject" => self.inject(fields),
+            "flood_frames" => self.flood_frames(fields),
+            "flood_end" => {
+                let session = fields.needed_number("session")?;
+                deed(move || match self.cluster.flood(session, None)? {
+                    Some(sent) => Ok(sent_counts(&sent)),
+                    None => Err(Problem::Bad(format!("session {session} is not flooded"))),
+                })
+            }
             "corrupt" => self.corrupt(fields),
             "wrong_reference" => {
                 let reference = fields
@@ -320,17 +334,7 @@ impl Control {
                 )))
             }
         };
-        let direction = match fields.text("direction")?.as_deref() {
-            None => None,
-            Some("in") => Some(Direction::In),
-            Some("out") => Some(Direction::Out),
-            Some(other) => {
-                return Err(Problem::Bad(format!(
-                    "`direction` is in or out, not `{other}`"
-                )))
-            }
-        };
-        let Some(direction) = direction else {
+        let Some(direction) = direction(fields)? else {
             let scope = self.scope(fields, None)?;
             return deed(move || {
                 let sessions = self.cluster.finish(&scope, None, &finish);
@@ -338,17 +342,7 @@ impl Control {
             });
         };
         let when = when(fields, "when")?.unwrap_or(When::After);
-        let kind = match (fields.text("kind")?, direction) {
-            (None, _) => None,
-            (Some(kind), Direction::In) if kinds::is_request(&kind) => Some(kind),
-            (Some(kind), Direction::Out) if kinds::is_server_frame(&kind) => Some(kind),
-            (Some(kind), Direction::In) => {
-                return Err(Problem::Bad(format!("`{kind}` is no request")))
-            }
-            (Some(kind), Direction::Out) => {
-                return Err(Problem::Bad(format!("`{kind}` is no server frame")))
-            }
-        };
+        let kind = frame_kind(fields, direction)?;
         let rule = self.rule(
             fields,
             kind,
@@ -438,6 +432,15 @@ impl Control {
         Ok(json!({}))
     }
 
+    fn silence(&self, fields: &mut Fields) -> Read<'_> {
+        let silent = fields.flag("silent")?.unwrap_or(true);
+        let node = match fields.text("node")? {
+            Some(name) => Some(self.node_named(&name)?),
+            None => None,
+        };
+        deed(move || Ok(json!({ "connections": self.server.silence(node, silent) })))
+    }
+
     async fn listen(&self, node: usize, listening: Listening) -> Result<(), Problem> {
         let listened = self.server.set_listening(node, listening).await;
         listened.map_err(|error| Problem::Bad(format!("the node's port does not do that: {error}")))
@@ -449,6 +452,17 @@ impl Control {
             Value::String(name) => Some(self.node_named(&name)?),
             _ => return Err(Problem::Bad("`leader` is a node's name or null".to_owned())),
         };
+        if let Some(direction) = direction(fields)? {
+            let when = when(fields, "when")?.unwrap_or(When::After);
+            let kind = frame_kind(fields, direction)?;
+            let effect = LeaderMove {
+                direction,
+                when,
+                leader,
+            };
+            let rule = self.rule(fields, kind, effect)?;
+            return silently(move || self.cluster.faults.arm_leader_move(rule));
+        }
         deed(move || {
             self.cluster.set_leader(leader);
             Ok(json!({ "leader": self.cluster.leader() }))
@@ -680,6 +694,55 @@ impl Control {
         deed(move || Ok(json!({ "sessions": self.cluster.broadcast(&scope, &frame) })))
     }
 
+    fn flood_frames(&self, fields: &mut Fields) -> Read<'_> {
+        let session = fields.needed_number("session")?;
+        let Value::Array(encoded) = fields.needed("frames")? else {
+            return Err(Problem::Bad(
+                "`frames` is a list of frames in base64".to_owned(),
+            ));
+        };
+        let mut frames = Vec::with_capacity(encoded.len());
+        for frame in &encoded {
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(frame.as_str().unwrap_or("-"))
+                .map_err(|error| format!("a frame in `frames` is not base64: {error}"))?;
+            frames.push(OutFrame {
+                kind: kinds::INJECTED,
+                bytes: Bytes::from(bytes),
+                opens: None,
+            });
+        }
+        let tick = match (fields.text("tick")?, fields.number("generation")?) {
+            (None, None) => None,
+            (Some(domain), Some(generation)) => Some(DomainClockTicked {
+                domain,
+                generation,
+                tick_id: fields.number("after")?.unwrap_or(0),
+                logical_boundary_unix_nanos: 0,
+                authority_utc_unix_nanos: 0,
+                serving_logical_unix_nanos: 0,
+            }),
+            _ => {
+                return Err(Problem::Bad(
+                    "`tick` is the domain of a clock, and goes with its `generation`".to_owned(),
+                ))
+            }
+        };
+        if tick.as_ref().is_some_and(|tick| tick.generation == 0) {
+            return Err(Problem::Bad(
+                "no clock ticks before its first generation".to_owned(),
+            ));
+        }
+        if frames.is_empty() && tick.is_none() {
+            return Err(Problem::Bad("a flood needs a frame or a `tick`".to_owned()));
+        }
+        let flood = Flood::new(frames, tick, fields.number("rounds")?);
+        deed(move || {
+            let before = self.cluster.flood(session, Some(flood))?;
+            Ok(before.map_or_else(|| json!({}), |sent| sent_counts(&sent)))
+        })
+    }
+
     fn notice(&self, fields: &mut Fields) -> Read<'_> {
         let level = match fields.text("level")?.as_deref() {
             None | Some("Info") => NoticeLevel::Info,
@@ -799,6 +862,14 @@ impl Control {
     }
 }
 
+/// How often each frame of a flood was sent, and its tick.
+fn sent_counts(sent: &[u64]) -> Value {
+    match sent.split_last() {
+        Some((ticks, frames)) => json!({ "sent": frames, "ticks": ticks }),
+        None => json!({}),
+    }
+}
+
 fn names<T>(all: &[(&str, T)]) -> String {
     let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
     names.join(", ")
@@ -812,6 +883,39 @@ fn when(fields: &mut Fields, name: &str) -> Result<Option<When>, Problem> {
         Some(other) => Err(Problem::Bad(format!(
             "`{name}` is before or after, not `{other}`"
         ))),
+    }
+}
+
+/// Which way the frame goes that something is to happen at.
+fn direction(fields: &mut Fields) -> Result<Option<Direction>, Problem> {
+    match fields.text("direction")?.as_deref() {
+        None => Ok(None),
+        Some("in") => Ok(Some(Direction::In)),
+        Some("out") => Ok(Some(Direction::Out)),
+        Some(other) => Err(Problem::Bad(format!(
+            "`direction` is in or out, not `{other}`"
+        ))),
+    }
+}
+
+/// Of which kind that frame is.
+fn frame_kind(fields: &mut Fields, direction: Direction) -> Result<Option<String>, Problem> {
+    match (fields.text("kind")?, direction) {
+        (None, _) => Ok(None),
+        (Some(kind), Direction::In) if kinds::is_request(&kind) => Ok(Some(kind)),
+        (Some(kind), Direction::Out) if kinds::is_server_frame(&kind) => Ok(Some(kind)),
+        (Some(kind), Direction::In) => Err(Problem::Bad(format!("`{kind}` is no request"))),
+        (Some(kind), Direction::Out) => Err(Problem::Bad(format!("`{kind}` is no server frame"))),
+    }
+}
+
+/// The number that a request for the journal begins at.
+fn journal_since(query: Option<&str>) -> Result<u64, Problem> {
+    match query {
+        None => Ok(0),
+        Some(query) => parameter(query, "since")?
+            .parse()
+            .map_err(|_| Problem::Bad("`since` is the number of an entry".to_owned())),
     }
 }
 

@@ -106,6 +106,7 @@ struct Totals {
     executed_order: VecDeque<String>,
     applied: BTreeMap<String, u64>,
     forbidden: BTreeMap<&'static str, u64>,
+    violations: BTreeMap<&'static str, u64>,
     unauthenticated: u64,
     unavailable: u64,
     subscriptions: u64,
@@ -221,6 +222,11 @@ impl Counts {
     /// A session asked for what the transaction that it holds forbids.
     pub fn forbidden(&self, what: &'static str) {
         self.change(|totals| *totals.forbidden.entry(what).or_default() += 1);
+    }
+
+    /// A session did what no client may, whatever its transaction.
+    pub fn violation(&self, what: &'static str) {
+        self.change(|totals| *totals.violations.entry(what).or_default() += 1);
     }
 
     pub fn call_unauthenticated(&self) {
@@ -340,6 +346,7 @@ impl Counts {
             "executed": totals.executed,
             "applied": totals.applied,
             "forbidden_in_transaction": totals.forbidden,
+            "violations": totals.violations,
             "subscriptions": totals.subscriptions,
             "held": totals.held,
             "blocked_publications": totals.blocked_publications,
@@ -405,6 +412,10 @@ impl Counts {
                 frames.get(kind.as_str()).copied().unwrap_or(0)
             }
             Subject::Ended(kind) => totals.ended.get(kind.as_str()).copied().unwrap_or(0),
+            Subject::SessionOver(id) => {
+                let mut sessions = totals.sessions.iter();
+                u64::from(sessions.any(|entry| entry.id == *id && entry.end.is_some()))
+            }
         }
     }
 
@@ -500,6 +511,8 @@ pub enum Subject {
     Batches,
     Frames(Direction, String),
     Ended(String),
+    /// Whether the session of this number is over.
+    SessionOver(u64),
 }
 
 /// A number reached, or met exactly.
@@ -559,6 +572,17 @@ impl Condition {
                             )?);
                         }
                     }
+                    continue;
+                }
+                "session_over" => {
+                    let id = value
+                        .as_u64()
+                        .ok_or("`session_over` is the number of a session")?;
+                    conditions.push(Self {
+                        subject: Subject::SessionOver(id),
+                        count: 1,
+                        exactly: false,
+                    });
                     continue;
                 }
                 "ended" => {
@@ -640,6 +664,7 @@ mod tests {
             json!({"moons": 1}),
             json!({"sessions": "two"}),
             json!({"frames": {"up": {}}}),
+            json!({"session_over": {"exactly": 1}}),
         ] {
             assert!(conditions(body).is_err());
         }

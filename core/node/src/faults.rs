@@ -59,6 +59,14 @@ pub struct Cut {
     pub finish: Finish,
 }
 
+/// Leadership goes to another node, or to none, around a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaderMove {
+    pub direction: Direction,
+    pub when: When,
+    pub leader: Option<usize>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spoil {
     Corrupt(Corruption),
@@ -116,6 +124,7 @@ pub enum CallFailure {
 #[derive(Debug, Default)]
 struct Armed {
     cuts: Vec<Rule<Cut>>,
+    leader_moves: Vec<Rule<LeaderMove>>,
     spoils: Vec<Rule<Spoil>>,
     splits: Vec<Rule<Split>>,
     delays: Vec<Rule<Delay>>,
@@ -175,6 +184,7 @@ macro_rules! arm {
 impl Faults {
     arm!(
         arm_cut(cuts: Cut),
+        arm_leader_move(leader_moves: LeaderMove),
         arm_spoil(spoils: Spoil),
         arm_split(splits: Split),
         arm_delay(delays: Delay),
@@ -200,6 +210,18 @@ impl Faults {
             rule.effect.direction == direction && rule.scope.matches(place, kind)
         })
         .map(|cut| (cut.when, cut.finish))
+    }
+
+    /// A frame passes; the answer says whether leadership moves before or after it, and where to.
+    pub fn leader_move(
+        &self,
+        place: Place,
+        direction: Direction,
+        kind: &str,
+    ) -> Option<LeaderMove> {
+        fire(&mut self.armed.lock().leader_moves, |rule| {
+            rule.effect.direction == direction && rule.scope.matches(place, kind)
+        })
     }
 
     pub fn spoil(&self, place: Place, kind: &str) -> Option<Spoil> {
@@ -366,6 +388,29 @@ mod tests {
         assert!(faults
             .cut(there, Direction::Out, "CommandOutcome")
             .is_some());
+    }
+
+    #[test]
+    fn leadership_moves_at_one_frame() {
+        let faults = Faults::default();
+        let moved = LeaderMove {
+            direction: Direction::In,
+            when: When::Before,
+            leader: Some(1),
+        };
+        faults.arm_leader_move(Rule {
+            scope: Scope {
+                kind: Some("CommandRequest".to_owned()),
+                ..Scope::default()
+            },
+            skip: 1,
+            count: 1,
+            effect: moved,
+        });
+        let mut commands =
+            (0..3).map(|_| faults.leader_move(HERE, Direction::In, "CommandRequest"));
+        assert!(commands.by_ref().take(1).all(|moved| moved.is_none()));
+        assert_eq!(commands.collect::<Vec<_>>(), [Some(moved), None]);
     }
 
     #[test]

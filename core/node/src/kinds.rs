@@ -1,6 +1,6 @@
 //! The names of frames, as the schema and the control endpoint spell them.
 
-use nervix_wire::types::{ClientRequest, ReplyBody, ServerBody};
+use nervix_wire::types::{ClientRequest, ReplyBody, RequestRejection, ServerBody};
 
 macro_rules! names {
     ($function:ident, $all:ident, $type:ident { $($variant:ident $(($ignored:tt))?),+ $(,)? }) => {
@@ -42,6 +42,19 @@ pub fn body_kind(body: &ServerBody) -> &'static str {
     match body {
         ServerBody::Reply(reply) => reply_kind(&reply.body),
         other => unsolicited_kind(other),
+    }
+}
+
+/// Why a request was rejected.
+pub fn rejection(value: &RequestRejection) -> &'static str {
+    match value {
+        RequestRejection::InvalidRequest => "InvalidRequest",
+        RequestRejection::UnsupportedRequest => "UnsupportedRequest",
+        RequestRejection::UnsupportedValue => "UnsupportedValue",
+        RequestRejection::DuplicateRequestId => "DuplicateRequestId",
+        RequestRejection::ReplyTooLarge => "ReplyTooLarge",
+        RequestRejection::TooManyRequestsInFlight => "TooManyRequestsInFlight",
+        RequestRejection::ServerBusy => "ServerBusy",
     }
 }
 

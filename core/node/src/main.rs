@@ -13,6 +13,7 @@ pub mod fuzz;
 mod graph;
 mod grpc;
 mod hostile;
+mod journal;
 mod kinds;
 mod lang;
 mod load;
@@ -21,6 +22,7 @@ mod records;
 mod server;
 mod session;
 mod statements;
+mod tls;
 mod transactions;
 
 use std::io::{Read, Write};
@@ -105,6 +107,11 @@ async fn serve(options: Options) -> Result<(), String> {
 
 /// Serves every node and the control endpoint, whose address comes back.
 async fn start(options: Options) -> Result<(Arc<Cluster>, SocketAddr), String> {
+    let tls = match &options.tls {
+        Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
+        None => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let mut bound = Vec::new();
     for offset in 0..options.nodes {
         let address = address_of(options.listen, offset)?;
@@ -119,7 +126,7 @@ async fn start(options: Options) -> Result<(Arc<Cluster>, SocketAddr), String> {
         .map(|(index, bound)| {
             (
                 format!("node-{}", index + 1),
-                format!("http://{}", bound.address),
+                format!("{scheme}://{}", bound.address),
             )
         })
         .collect();
@@ -135,7 +142,7 @@ async fn start(options: Options) -> Result<(Arc<Cluster>, SocketAddr), String> {
     if let Some(path) = &options.load {
         load::load(&cluster, path)?;
     }
-    let server = Server::new(cluster.clone());
+    let server = Server::new(cluster.clone(), tls);
     for bound in bound {
         server.serve(bound);
     }

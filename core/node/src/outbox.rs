@@ -112,6 +112,64 @@ struct ProducerLane {
     ended: Option<(ProducerEndReason, String)>,
 }
 
+/// Frames that are sent again and again, as fast as the client takes them, whenever nothing else is to be sent.
+#[derive(Debug)]
+pub struct Flood {
+    pub frames: Vec<OutFrame>,
+    /// The last tick of a domain's clock that was sent; each round begins with the next one.
+    pub tick: Option<DomainClockTicked>,
+    /// Rounds that are still to be made; without it there is no end.
+    pub rounds: Option<u64>,
+    /// How often each frame was sent, and last the tick.
+    pub sent: Vec<u64>,
+    next: usize,
+}
+
+impl Flood {
+    pub fn new(
+        frames: Vec<OutFrame>,
+        tick: Option<DomainClockTicked>,
+        rounds: Option<u64>,
+    ) -> Self {
+        Self {
+            sent: vec![0; frames.len().saturating_add(1)],
+            next: frames.len(),
+            frames,
+            tick,
+            rounds,
+        }
+    }
+
+    fn take(&mut self) -> Option<OutFrame> {
+        loop {
+            if self.next >= self.frames.len() {
+                if self.rounds == Some(0) || (self.frames.is_empty() && self.tick.is_none()) {
+                    return None;
+                }
+                self.rounds = self.rounds.map(|rounds| rounds.saturating_sub(1));
+                self.next = 0;
+                if let Some(tick) = &mut self.tick {
+                    tick.tick_id = tick.tick_id.saturating_add(1);
+                    let frame = encoded(ServerBody::DomainClockTicked(tick.clone()));
+                    self.count(self.frames.len());
+                    return Some(frame);
+                }
+            }
+            if let Some(frame) = self.frames.get(self.next).cloned() {
+                self.count(self.next);
+                self.next += 1;
+                return Some(frame);
+            }
+        }
+    }
+
+    fn count(&mut self, place: usize) {
+        if let Some(sent) = self.sent.get_mut(place) {
+            *sent = sent.saturating_add(1);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     replies: VecDeque<OutFrame>,
@@ -119,6 +177,7 @@ struct State {
     producers: BTreeMap<u64, ProducerLane>,
     lanes: BTreeMap<u64, Lane>,
     served_last: u64,
+    flood: Option<Flood>,
     finish: Option<(Finish, bool)>,
     closed: bool,
 }
@@ -128,6 +187,7 @@ impl State {
         self.clocks.clear();
         self.producers.clear();
         self.lanes.clear();
+        self.flood = None;
     }
 
     /// The next frame about a clock that may flow: what changed first, what ticked after it.
@@ -196,6 +256,18 @@ impl Outbox {
         state.replies.push_back(frame);
         drop(state);
         self.writer.notify_one();
+    }
+
+    /// Begins to flood the client, or ends that; says how often each frame of the flood before was sent, and last the tick.
+    pub fn flood(&self, flood: Option<Flood>) -> Option<Vec<u64>> {
+        let mut state = self.state.lock();
+        if state.closed || state.finish.is_some() {
+            return None;
+        }
+        let before = std::mem::replace(&mut state.flood, flood);
+        drop(state);
+        self.writer.notify_one();
+        before.map(|flood| flood.sent)
     }
 
     /// Makes a lane that holds its frames until the reply that opens it was written.
@@ -530,12 +602,15 @@ impl Outbox {
             return Some(Next::Frame(frame));
         }
         let after = state.served_last;
-        let generation = state
+        let waiting = state
             .lanes
             .range(after.saturating_add(1)..)
             .chain(state.lanes.range(..=after))
             .find(|(_, lane)| lane.flowing && !lane.items.is_empty())
-            .map(|(generation, _)| *generation)?;
+            .map(|(generation, _)| *generation);
+        let Some(generation) = waiting else {
+            return state.flood.as_mut()?.take().map(Next::Frame);
+        };
         state.served_last = generation;
         let lane = state.lanes.get_mut(&generation)?;
         let item = lane.items.pop_front()?;
@@ -664,6 +739,42 @@ mod tests {
         ));
         outbox.clock_changed("d", clock(3));
         assert!(told(&outbox).is_empty());
+    }
+
+    // rule: C-7
+    #[test]
+    fn a_flood_flows_behind_everything_else_until_it_is_ended() {
+        let outbox = Outbox::default();
+        let frame = |kind: &'static str| OutFrame {
+            kind,
+            bytes: Bytes::new(),
+            opens: None,
+        };
+        let kind = || match outbox.take() {
+            Some(Next::Frame(frame)) => Some(frame.kind),
+            _ => None,
+        };
+        let frames = vec![frame("a"), frame("b")];
+        let flood = Flood::new(frames, Some(tick(1, 0)), None);
+        assert_eq!(outbox.flood(Some(flood)), None);
+        assert_eq!(kind(), Some("DomainClockTicked"));
+        assert_eq!(kind(), Some("a"));
+        outbox.send(frame("reply"));
+        assert_eq!(kind(), Some("reply"));
+        assert_eq!(kind(), Some("b"));
+        assert_eq!(kind(), Some("DomainClockTicked"));
+        assert_eq!(outbox.flood(None), Some(vec![1, 1, 2]));
+        assert_eq!(kind(), None);
+        assert_eq!(
+            outbox.flood(Some(Flood::new(vec![frame("c")], None, Some(2)))),
+            None
+        );
+        assert_eq!([kind(), kind(), kind()], [Some("c"), Some("c"), None]);
+        assert_eq!(
+            outbox.flood(Some(Flood::new(Vec::new(), None, None))),
+            Some(vec![2, 0])
+        );
+        assert_eq!(kind(), None);
     }
 
     // rule: P-2, P-6

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base64::Engine;
@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
 
 use crate::cluster::Cluster;
 use crate::faults::CallFailure;
@@ -63,6 +64,38 @@ enum ConnectionCommand {
 #[derive(Clone)]
 pub struct ConnectionControl {
     commands: mpsc::UnboundedSender<ConnectionCommand>,
+    silence: Arc<Silence>,
+}
+
+/// Whether a connection's bytes go nowhere for now, in either direction, and whom that keeps waiting.
+#[derive(Default)]
+struct Silence {
+    holding: Mutex<Option<Vec<Waker>>>,
+}
+
+impl Silence {
+    fn begin(&self) {
+        self.holding.lock().get_or_insert_with(Vec::new);
+    }
+
+    fn end(&self) {
+        for waker in self.holding.lock().take().unwrap_or_default() {
+            waker.wake();
+        }
+    }
+
+    /// Whether the caller has to wait; it is woken then.
+    fn holds(&self, context: &Context<'_>) -> bool {
+        match self.holding.lock().as_mut() {
+            Some(waiting) => {
+                if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                    waiting.push(context.waker().clone());
+                }
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 impl ConnectionControl {
@@ -78,6 +111,15 @@ impl ConnectionControl {
     pub async fn go_away(&self, code: u32) {
         let _ = self.commands.send(ConnectionCommand::GoAway(code));
         self.commands.closed().await;
+    }
+
+    /// Lets nothing pass in either direction from now on, or lets everything pass again.
+    fn be_silent(&self, silent: bool) {
+        if silent {
+            self.silence.begin();
+        } else {
+            self.silence.end();
+        }
     }
 
     /// Closes the connection and returns once it is gone. A stream dropped earlier would be reset first.
@@ -101,6 +143,7 @@ pub struct Server {
     cluster: Arc<Cluster>,
     connections: Mutex<Connections>,
     ports: Mutex<Vec<mpsc::UnboundedSender<ListeningChange>>>,
+    tls: Option<TlsAcceptor>,
 }
 
 /// A bound port that is not served yet.
@@ -149,11 +192,12 @@ impl Port {
 }
 
 impl Server {
-    pub fn new(cluster: Arc<Cluster>) -> Arc<Self> {
+    pub fn new(cluster: Arc<Cluster>, tls: Option<TlsAcceptor>) -> Arc<Self> {
         Arc::new(Self {
             cluster,
             connections: Mutex::new(Connections::default()),
             ports: Mutex::new(Vec::new()),
+            tls,
         })
     }
 
@@ -192,6 +236,19 @@ impl Server {
         for connection in connections {
             connection.close(false).await;
         }
+    }
+
+    /// Makes the connections of a node, or of all, silent, or lets them be heard again. Later ones are served.
+    pub fn silence(&self, node: Option<usize>, silent: bool) -> usize {
+        let connections = self.connections.lock();
+        let mut found = 0;
+        for (of, connection) in connections.open.values() {
+            if node.is_none_or(|wanted| wanted == *of) {
+                connection.be_silent(silent);
+                found += 1;
+            }
+        }
+        found
     }
 
     async fn listen(
@@ -239,7 +296,10 @@ impl Server {
     async fn connection(self: Arc<Self>, node: usize, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let (commands, received) = mpsc::unbounded_channel();
-        let control = ConnectionControl { commands };
+        let control = ConnectionControl {
+            commands,
+            silence: Arc::default(),
+        };
         let id = {
             let mut connections = self.connections.lock();
             connections.last += 1;
@@ -264,7 +324,32 @@ impl Server {
         let stream = Wire {
             stream,
             abort_on_close: abort_on_close.clone(),
+            silence: control.silence.clone(),
         };
+        let Some(tls) = &self.tls else {
+            return self
+                .speak(node, stream, abort_on_close, control, commands)
+                .await;
+        };
+        let secured = tokio::select! {
+            secured = tls.accept(stream) => secured,
+            Some(_) = commands.recv() => return,
+        };
+        if let Ok(stream) = secured {
+            self.speak(node, stream, abort_on_close, control, commands)
+                .await;
+        }
+    }
+
+    /// Speaks HTTP/2 on a connection until it ends.
+    async fn speak<T: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        node: usize,
+        stream: T,
+        abort_on_close: Arc<AtomicBool>,
+        control: ConnectionControl,
+        mut commands: mpsc::UnboundedReceiver<ConnectionCommand>,
+    ) {
         let mut builder = h2::server::Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW)
@@ -380,10 +465,11 @@ impl Server {
     }
 }
 
-/// A connection's socket, which can be told to abort instead of closing when it is dropped.
+/// A connection's socket, which can be told to be silent, and to abort instead of closing when it is dropped.
 struct Wire {
     stream: TcpStream,
     abort_on_close: Arc<AtomicBool>,
+    silence: Arc<Silence>,
 }
 
 impl Drop for Wire {
@@ -401,6 +487,9 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.silence.holds(context) {
+            return Poll::Pending;
+        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -411,6 +500,9 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.silence.holds(context) {
+            return Poll::Pending;
+        }
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -419,6 +511,9 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.silence.holds(context) {
+            return Poll::Pending;
+        }
         Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
     }
 
@@ -448,8 +543,8 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
 }
 
 /// Lets a connection write what it has, and hands back the calls that arrive meanwhile.
-async fn settle(
-    connection: &mut Connection<Wire, Bytes>,
+async fn settle<T: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<T, Bytes>,
 ) -> Vec<(Request<RecvStream>, SendResponse<Bytes>)> {
     let mut calls = Vec::new();
     for _ in 0..SETTLE_ROUNDS {

@@ -21,10 +21,11 @@ use tokio::task::JoinSet;
 
 use crate::cluster::{rejected, Answered, Cluster};
 use crate::counts::{Direction, SessionEnd};
-use crate::faults::{Place, Split, Spoil, Waiter, When};
+use crate::faults::{LeaderMove, Place, Split, Spoil, Waiter, When};
 use crate::graph::SubscriptionId;
 use crate::grpc::{self, CallEnd, Envelope, Incoming, MessageReader, Status};
 use crate::hostile;
+use crate::journal::{About, Event, Made};
 use crate::kinds;
 use crate::outbox::{Finish, Next, Opens, OutFrame, Outbox};
 use crate::server::ConnectionControl;
@@ -39,6 +40,8 @@ struct Flight {
     admitted: bool,
     /// How the session ends instead of answering, once the request was carried out.
     cut: Option<Finish>,
+    /// Where leadership goes once the request was carried out.
+    leader_move: Option<LeaderMove>,
     cancelled: Arc<Notify>,
     /// A batch is bounded by its producer's credit and does not count as a request in flight.
     submission: bool,
@@ -168,12 +171,15 @@ impl Session {
         }
     }
 
-    fn cut_of(&self, request_id: u64) -> Option<Finish> {
-        self.flights
-            .lock()
+    /// What a test wants to happen once a request was carried out.
+    fn afterwards(&self, request_id: u64) -> (Option<LeaderMove>, Option<Finish>) {
+        let flights = self.flights.lock();
+        flights
             .open
             .get(&request_id)
-            .and_then(|flight| flight.cut.clone())
+            .map_or((None, None), |flight| {
+                (flight.leader_move, flight.cut.clone())
+            })
     }
 }
 
@@ -248,8 +254,21 @@ async fn write(
         };
         let cut = cluster.faults.cut(place, Direction::Out, frame.kind);
         if let Some((When::Before, finish)) = &cut {
+            note_fault(
+                &cluster,
+                place,
+                Made::Cut,
+                (Direction::Out, frame.kind),
+                When::Before,
+            );
             session.outbox.finish(finish.clone(), false);
             continue;
+        }
+        let leader_move = cluster
+            .faults
+            .leader_move(place, Direction::Out, frame.kind);
+        if let Some(moved) = leader_move.filter(|moved| moved.when == When::Before) {
+            move_leader(&cluster, place, moved, frame.kind);
         }
         let envelope = match cluster.faults.spoil(place, frame.kind) {
             None => Envelope::plain(frame.bytes),
@@ -270,15 +289,69 @@ async fn write(
             // The reader learns how the client's side ended.
             break;
         }
-        cluster.counts.frame(Direction::Out, frame.kind);
+        note_frame(&cluster, place, Direction::Out, frame.kind, About::Nothing);
         if let Some(opened) = &frame.opens {
             session.outbox.let_flow(opened);
         }
+        if let Some(moved) = leader_move.filter(|moved| moved.when == When::After) {
+            move_leader(&cluster, place, moved, frame.kind);
+        }
         if let Some((When::After, finish)) = cut {
+            note_fault(
+                &cluster,
+                place,
+                Made::Cut,
+                (Direction::Out, frame.kind),
+                When::After,
+            );
             session.outbox.finish(finish, false);
         }
     }
     session.outbox.close();
+}
+
+/// Counts a frame that was written or understood.
+fn note_frame(
+    cluster: &Cluster,
+    place: Place,
+    direction: Direction,
+    kind: &'static str,
+    about: About,
+) {
+    cluster.counts.frame(direction, kind);
+    let event = Event::Frame {
+        direction,
+        kind,
+        about,
+    };
+    cluster.journal.note(place.session, event);
+}
+
+fn note_fault(
+    cluster: &Cluster,
+    place: Place,
+    made: Made,
+    (direction, kind): (Direction, &'static str),
+    when: When,
+) {
+    let event = Event::Fault {
+        made,
+        direction,
+        kind,
+        when,
+    };
+    cluster.journal.note(place.session, event);
+}
+
+fn move_leader(cluster: &Cluster, place: Place, moved: LeaderMove, kind: &'static str) {
+    note_fault(
+        cluster,
+        place,
+        Made::LeaderMoved,
+        (moved.direction, kind),
+        moved.when,
+    );
+    cluster.set_leader(moved.leader);
 }
 
 async fn carry_out(
@@ -306,7 +379,7 @@ struct Reader {
 impl Reader {
     async fn run(&self, mut messages: MessageReader) -> SessionEnd {
         let outbox = &self.session.outbox;
-        // Dropping these ends the requests that still wait, none of which was admitted or has anyone to answer.
+        // Those that still wait in the end were not admitted and have nobody to answer, so they end as well.
         let mut requests = JoinSet::new();
         let mut lane = || {
             let (lane, mut queue) = mpsc::unbounded_channel::<(u64, ClientRequest)>();
@@ -350,7 +423,9 @@ impl Reader {
                     }
                 }
                 Incoming::Refused(status) => {
+                    self.note(kinds::MALFORMED, About::Nothing);
                     self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                    self.cluster.counts.violation(kinds::MALFORMED);
                     self.refuse(status);
                     // Where one message was broken, no other can be found.
                     outbox.closed().await;
@@ -359,7 +434,12 @@ impl Reader {
                 Incoming::End(end) => break end,
             }
         };
-        if let Some(finish) = outbox.finishing() {
+        let finishing = outbox.finishing();
+        if finishing.is_some() || !matches!(end, CallEnd::EndStream) {
+            // One that is just being carried out comes to its end first: what it opens is closed with the session.
+            requests.shutdown().await;
+        }
+        if let Some(finish) = finishing {
             return SessionEnd::Server(finish.describe());
         }
         match end {
@@ -381,6 +461,17 @@ impl Reader {
         }
     }
 
+    /// Counts a frame that was received.
+    fn note(&self, kind: &'static str, about: About) {
+        note_frame(
+            &self.cluster,
+            self.session.place(),
+            Direction::In,
+            kind,
+            about,
+        );
+    }
+
     fn refuse(&self, status: Status) {
         self.session.outbox.finish(
             Finish::Status {
@@ -399,7 +490,9 @@ impl Reader {
         } = match nervix_wire::decode_client(frame) {
             Ok(message) => message,
             Err(violation) => {
+                self.note(kinds::MALFORMED, About::Nothing);
                 self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
+                self.cluster.counts.violation(kinds::MALFORMED);
                 match nervix_wire::client_request_id(frame) {
                     Some(request_id) => self.answer(request_id, defect(&violation).into()),
                     None => self.refuse(Status::new(grpc::INTERNAL, violation.to_string())),
@@ -411,10 +504,21 @@ impl Reader {
         let place = self.session.place();
         let cut = self.cluster.faults.cut(place, Direction::In, kind);
         if let Some((When::Before, finish)) = cut {
+            note_fault(
+                &self.cluster,
+                place,
+                Made::Cut,
+                (Direction::In, kind),
+                When::Before,
+            );
             self.session.outbox.finish(finish, false);
             return None;
         }
-        self.cluster.counts.frame(Direction::In, kind);
+        let leader_move = self.cluster.faults.leader_move(place, Direction::In, kind);
+        if let Some(moved) = leader_move.filter(|moved| moved.when == When::Before) {
+            move_leader(&self.cluster, place, moved, kind);
+        }
+        self.note(kind, About::request(&request));
         let mut flights = self.session.flights.lock();
         if flights.open.contains_key(&request_id) {
             drop(flights);
@@ -423,7 +527,7 @@ impl Reader {
                 Some("request_id"),
                 format!("request {request_id} is still in flight"),
             );
-            self.answer(request_id, rejected.into());
+            self.reject(request_id, rejected);
             return None;
         }
         if let ClientRequest::CancelRequest(cancel) = &request {
@@ -441,11 +545,21 @@ impl Reader {
                     Some("target_request_id"),
                     format!("request {target} is a submitted batch, which cannot be cancelled"),
                 );
-                self.answer(request_id, rejected.into());
+                self.reject(request_id, rejected);
             } else {
                 self.cancel(request_id, target, flight);
             }
+            if let Some(moved) = leader_move.filter(|moved| moved.when == When::After) {
+                move_leader(&self.cluster, place, moved, kind);
+            }
             if let Some((_, finish)) = cut {
+                note_fault(
+                    &self.cluster,
+                    place,
+                    Made::Cut,
+                    (Direction::In, kind),
+                    When::After,
+                );
                 self.session.outbox.finish(finish, false);
             }
             return None;
@@ -458,7 +572,7 @@ impl Reader {
                 None,
                 format!("{IN_FLIGHT_LIMIT} requests are in flight"),
             );
-            self.answer(request_id, rejected.into());
+            self.reject(request_id, rejected);
             return None;
         }
         if let Some(rejection) = self.cluster.faults.rejection(place, kind) {
@@ -476,6 +590,7 @@ impl Reader {
             Flight {
                 admitted: false,
                 cut: cut.map(|(_, finish)| finish),
+                leader_move: leader_move.filter(|moved| moved.when == When::After),
                 cancelled: Arc::new(Notify::new()),
                 submission,
                 forced: None,
@@ -508,6 +623,13 @@ impl Reader {
             );
             flight.cancelled.notify_one();
         }
+    }
+
+    /// Answers a request that no client may make.
+    fn reject(&self, request_id: u64, rejected: RequestRejected) {
+        let what = kinds::rejection(&rejected.rejection);
+        self.cluster.counts.violation(what);
+        self.answer(request_id, rejected.into());
     }
 
     fn answer(&self, request_id: u64, answer: Answer) {
@@ -568,6 +690,8 @@ async fn process(
     if !session.admit(request_id) {
         return;
     }
+    // Read now: a request may have its answer, and be no more in flight, by the time that it was carried out.
+    let (leader_move, cut) = session.afterwards(request_id);
     let forced = cluster.faults.forced(session.place(), kind);
     let handled = match forced {
         Some(forced) if !forced.execute => {
@@ -587,7 +711,17 @@ async fn process(
             handle(cluster, session, request_id, request)
         }
     };
-    if let Some(finish) = session.cut_of(request_id) {
+    if let Some(moved) = leader_move {
+        move_leader(cluster, session.place(), moved, kind);
+    }
+    if let Some(finish) = cut {
+        note_fault(
+            cluster,
+            session.place(),
+            Made::Cut,
+            (Direction::In, kind),
+            When::After,
+        );
         session.outbox.finish(finish, false);
         return;
     }
@@ -785,7 +919,11 @@ fn handle(
             format!("this node does not serve {}", kinds::request_kind(&other)),
         )),
     };
-    Answered::Now(answered.unwrap_or_else(Answer::from))
+    Answered::Now(answered.unwrap_or_else(|rejected| {
+        let what = kinds::rejection(&rejected.rejection);
+        cluster.counts.violation(what);
+        rejected.into()
+    }))
 }
 
 /// The refusal of what a session may not ask for while it holds a transaction. Opens of endpoints have their own.

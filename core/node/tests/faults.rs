@@ -401,3 +401,50 @@ async fn the_clock_stands_still_and_moves_when_told() {
         false
     );
 }
+
+// rule: C-4, T-8
+#[tokio::test]
+async fn a_silent_connection_says_nothing_until_it_is_let_speak() {
+    let node = Node::start(&["--nodes", "3"]).await;
+    let mut silent = Session::begun(&node.address(0)).await;
+    let mut other = Session::begun(&node.address(1)).await;
+    let done = node.post("silence", json!({"node": "node-1"})).await;
+    assert_eq!(done["connections"], 1);
+    silent.send(show()).await;
+    // The other node's sessions, and new ones of the same node, are served.
+    other.ask(show()).await;
+    let mut later = Session::begun(&node.address(0)).await;
+    later.ask(show()).await;
+    assert_eq!(node.counts().await["frames"]["in"]["CommandRequest"], 2);
+    node.post("silence", json!({"silent": false})).await;
+    let answered = loop {
+        if let ServerBody::Reply(reply) = silent.frame().await.unwrap() {
+            break reply;
+        }
+    };
+    assert!(matches!(answered.body, ReplyBody::CommandOutcome(_)));
+    assert_eq!(node.counts().await["frames"]["in"]["CommandRequest"], 3);
+
+    node.post("silence", json!({"node": "node-1"})).await;
+    node.post("cut", json!({"node": "node-1"})).await;
+    assert_eq!(silent.end().await, Over::Lost);
+}
+
+// rule: C-5, P-7
+#[tokio::test]
+async fn what_no_client_may_do_is_counted() {
+    let node = Node::start(&[]).await;
+    let mut session = Session::begun(&node.address(0)).await;
+    node.post(
+        "reject",
+        json!({"kind": "CommandRequest", "reason": "InvalidRequest"}),
+    )
+    .await;
+    session.ask(show()).await;
+    assert_eq!(node.counts().await["violations"], json!({}));
+    session
+        .ask(ClientRequest::CommandRequest(command(None, "")))
+        .await;
+    let counts = node.counts().await;
+    assert_eq!(counts["violations"], json!({"InvalidRequest": 1}));
+}

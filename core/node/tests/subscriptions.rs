@@ -274,3 +274,22 @@ async fn a_held_back_relay_goes_on_when_the_session_that_holds_it_ends() {
     node.wait(json!({"sessions": 0, "subscriptions": 0, "blocked_publications": 0}))
         .await;
 }
+
+// rule: D-6
+#[tokio::test]
+async fn nothing_is_opened_for_a_session_that_is_over() {
+    let node = Node::start(&[]).await.with_relay().await;
+    for round in 1..=100 {
+        let cut = json!({"direction": "in", "when": "before", "kind": "ListDomainsRequest", "how": "abort"});
+        node.post("cut", cut).await;
+        let mut session = Session::open(&node.address(0)).await;
+        // The cut comes while those before it are being carried out.
+        for number in 0..20 {
+            let statement = format!("CREATE SUBSCRIPTION s{number} TO r;");
+            session.send(subscribe(&statement)).await;
+        }
+        session.send(ClientRequest::ListDomainsRequest).await;
+        node.wait(json!({"session_over": round, "subscriptions": 0, "timeout_ms": 2000}))
+            .await;
+    }
+}

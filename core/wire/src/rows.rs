@@ -408,6 +408,15 @@ impl CheckedRows {
         self.inner.rows
     }
 
+    /// The bytes of memory that the rows hold: their frame, and where each of their cells stands in it.
+    pub fn held_bytes(&self) -> usize {
+        let cells = self.inner.key.as_ref().map_or(0, Vec::len);
+        cells
+            .saturating_add(self.inner.cells.len())
+            .saturating_mul(std::mem::size_of::<Slot>())
+            .saturating_add(self.frame().len())
+    }
+
     pub fn has_key(&self) -> bool {
         self.inner.key.is_some()
     }

@@ -13,7 +13,6 @@ impl Engine {
         now: Now,
         conn: ConnId,
         message: Result<ServerMessage, Violation>,
-        bytes: usize,
     ) {
         let attempt = self
             .attempt
@@ -29,7 +28,7 @@ impl Engine {
                 self.greeted(now, message);
                 Ok(())
             } else {
-                self.message(now, conn, message, bytes)
+                self.message(now, conn, message)
             }
         });
         if let Err(violation) = result {
@@ -62,7 +61,6 @@ impl Engine {
         now: Now,
         conn: ConnId,
         message: ServerMessage,
-        bytes: usize,
     ) -> Result<(), Violation> {
         let current = self.current == Some(conn);
         match message.body {
@@ -115,6 +113,7 @@ impl Engine {
                     return Ok(());
                 }
                 let rows = rows.check(Arc::clone(&sub.schema))?;
+                let bytes = rows.held_bytes();
                 self.subs.push(id, EventKind::Rows(rows), bytes);
             }
             ServerBody::SubscriptionDeliveryLost(lost) => {

@@ -353,7 +353,10 @@ impl Engine {
                 held if is_open(&status.state)
                     && ((act == Act::Begin && completed)
                         // One whose BEGIN nobody waited for: what the session holds is told with every outcome.
-                        || (held.is_none() && self.current == Some(conn) && tells_binding(outcome))) =>
+                        || (held.is_none()
+                            && self.current == Some(conn)
+                            && tells_binding(outcome)
+                            && !may_be_its_own(act, outcome))) =>
                 {
                     self.transaction = Some(Held {
                         id: Arc::from(status.transaction_id.as_str()),
@@ -419,6 +422,12 @@ fn tells_binding(outcome: &CommandOutcome) -> bool {
             CommandDisposition::TransactionDetached(_)
                 | CommandDisposition::TransactionTakenOver(_)
         )
+}
+
+/// Whether what an outcome tells of may be what its command began, which that learns when it is asked about again: known before, it
+/// would stand in the command's own way.
+fn may_be_its_own(act: Act, outcome: &CommandOutcome) -> bool {
+    act == Act::Begin && matches!(outcome.disposition, CommandDisposition::OutcomeUnknown(_))
 }
 
 fn is_open(state: &TransactionState) -> bool {

@@ -777,6 +777,38 @@ fn a_clock_that_changed_during_a_move_is_told() {
     }
 }
 
+// rule: K-3, K-5, B-11
+#[test]
+fn the_answer_to_a_move_takes_no_clock_back_that_was_told_meanwhile() {
+    for state in [
+        clock(8, paced()),
+        clock(7, DomainClockObservedState::StoppedDomainClock),
+    ] {
+        let (mut bench, conn) = following();
+        bench.frame(conn, clock_ticked("d", 7, 10));
+        bench.clock_event();
+        let (next, ..) = moved(&mut bench, conn);
+        let (id, _) = bench.clock_attach(next);
+        // The answer was given before this, and arrives after it, since it comes another way.
+        bench.frame(conn, clock_observed("d", state.clone()));
+        assert_eq!(*state_of(&bench.clock_event()), state);
+        bench.reply(next, id, clock_attached("d", clock(7, paced())));
+        bench.frame(next, clock_ticked("d", 7, 10));
+        bench.no_clock_event();
+        assert_eq!(bench.engine.domain_clock("d").unwrap().clock, state);
+        assert_eq!(tick_read(&bench), None);
+        bench.frame(next, clock_observed("d", state.clone()));
+        for event in bench.clock_events() {
+            assert_eq!(*state_of(&event), state);
+        }
+        // The new session tells what comes next.
+        bench.frame(next, clock_observed("d", clock(9, paced())));
+        bench.frame(next, clock_ticked("d", 9, 1));
+        assert_eq!(*state_of(&bench.clock_event()), clock(9, paced()));
+        assert_eq!(tick_of(&bench.clock_event()), (9, 1));
+    }
+}
+
 // rule: K-5, K-1
 #[test]
 fn a_redirect_during_a_detach_attaches_nothing() {

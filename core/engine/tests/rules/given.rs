@@ -31,7 +31,7 @@ fn a_given_reference_and_position_are_sent_and_repeated_as_they_are() {
     let given = Given {
         reference: Some(REFERENCE.into()),
         position: Some(4),
-        preview: None,
+        ..Given::default()
     };
     let execution = prepare(&mut bench, "STOP;", given).unwrap();
     let call = bench.call(Call::Execute(execution));
@@ -145,4 +145,26 @@ fn an_append_that_was_never_admitted_fails_with_the_end_of_its_transaction() {
     let outcome = bench.outcome(call);
     assert_eq!(outcome.disposition, Disposition::Failed);
     assert_eq!(outcome.transaction, Some(expired));
+}
+
+// rule: L-1
+#[test]
+fn a_command_of_a_given_domain_leaves_the_selected_one() {
+    let (mut bench, conn) = Bench::connected();
+    let given = Given {
+        domain: Some("annex".into()),
+        ..Given::default()
+    };
+    let there = prepare(&mut bench, "STOP;", given).unwrap();
+    let given = Given {
+        reference: Some(REFERENCE.into()),
+        ..Given::default()
+    };
+    let here = prepare(&mut bench, "STOP;", given).unwrap();
+    bench.call(Call::Execute(there));
+    let (request, command) = bench.command(conn);
+    assert_eq!(command.domain.as_deref(), Some("annex"));
+    bench.reply(conn, request, completed(&command.execution_reference));
+    bench.call(Call::Execute(here));
+    assert_ne!(bench.command(conn).1.domain.as_deref(), Some("annex"));
 }

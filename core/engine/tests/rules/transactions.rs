@@ -1378,3 +1378,19 @@ fn a_transaction_whose_begin_nobody_waited_for_is_held_when_it_is_told() {
     assert_eq!(revert.expected_transaction_position, Some(0));
     assert!(!is_held(&mut bench));
 }
+
+// rule: E-3, E-6, X-1, SM-3
+#[test]
+fn a_begin_of_unknown_outcome_is_asked_about_although_its_transaction_was_told() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (id, first) = bench.command(conn);
+    bench.reply(conn, id, bound(unknown(&reference), transaction("t", 0)));
+    assert!(bench.is_waiting(call));
+    bench.pass(5 * SEC);
+    let (id, again) = bench.command(conn);
+    assert_eq!(again, first);
+    bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    assert!(is_held(&mut bench));
+}

@@ -219,6 +219,8 @@ impl World {
         *known = Known {
             // Its newest tick may be read already, and not yet told.
             clock: Some(read.clock),
+            // A gap that was told before the attach was answered is one still.
+            gap: known.gap,
             ..Known::default()
         };
         if !self.wants_detach(domain) {

@@ -189,6 +189,18 @@ fn calls_without_their_objects_are_invalid() {
             INVALID_ARGUMENT
         );
         assert_eq!(
+            kind(nxx_session_prepare_in(
+                null_mut(),
+                b"d".as_ptr(),
+                1,
+                b"X".as_ptr(),
+                1,
+                null(),
+                &mut execution
+            )),
+            INVALID_ARGUMENT
+        );
+        assert_eq!(
             kind(nx_session_execute(null_mut(), null(), null(), &mut outcome)),
             INVALID_ARGUMENT
         );

@@ -17,6 +17,7 @@ use nervix_wire::types::{
 use super::{check_domain, invalid, rejected, Cluster, State};
 use crate::faults::Scope;
 use crate::graph::{ConsumerId, Effect, Now, Opener, ProducerId, Tag};
+use crate::journal::Event;
 use crate::outbox::Opens;
 use crate::session::{conclude, Session, Told};
 
@@ -418,6 +419,14 @@ impl Cluster {
                 ),
             }
         });
+        self.journal.note(
+            session.id,
+            Event::Settled {
+                reference: request.reference,
+                decision: request.decision,
+                settlement: disposition,
+            },
+        );
         SettleEmitterBatchOutcome {
             disposition,
             message,
@@ -539,6 +548,11 @@ impl Cluster {
             };
             self.counts.batch_concluded(&content, &seen);
             self.counts.outstanding(-1);
+            if outcome.disposition
+                == not_admitted(SubmissionRefusal::CreditExceeded, "").disposition
+            {
+                self.counts.violation("CreditExceeded");
+            }
             session
         };
         let body = ReplyBody::SubmissionOutcome(outcome);
@@ -634,6 +648,13 @@ impl Cluster {
             self.counts.parked_reads(-1);
             session
         };
+        if let ReadEmitterDisposition::EmitterBatchReceived(batch) = &disposition {
+            let event = Event::Delivered {
+                identity: batch.identity,
+                reference: batch.reference,
+            };
+            self.journal.note(session.id, event);
+        }
         let body = ReplyBody::ReadEmitterBatchOutcome(read_outcome(disposition));
         conclude(
             self,
