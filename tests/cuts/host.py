@@ -161,6 +161,7 @@ class Host:
             lambda: self.append("CREATE SCHEMA made (id U32);"),
             lambda: self.append("CREATE RELAY made_rows SCHEMA made UNBRANCHED; CREATE RELAY more_rows SCHEMA made UNBRANCHED;"),
             lambda: self.command("SHOW CREATE SCHEMA outside;"),
+            self.peek,
             self.publish,
             self.tick,
             self.commit,
@@ -208,7 +209,8 @@ class Host:
         while True:
             try:
                 return call()
-            except (nervix_ffi.ConnectError, nervix_ffi.TransportError):
+            except (nervix_ffi.ConnectError, nervix_ffi.TransportError, nervix_ffi.UncertainError):
+                # What a lost session may have held of it ended with that session.
                 self.back()
             except nervix_ffi.DeadlineError as failure:
                 self.waited(failure)
@@ -473,9 +475,13 @@ class Host:
 
     def park(self) -> None:
         """Waits for a delivery while there is none, so that the read stays with the node."""
+        self.peek()
+        assert self.due is None
+
+    def peek(self) -> None:
+        """Waits for a delivery that need not come. A consumer that is not attached is not attached inside a transaction."""
         with suppress(nervix_ffi.DeadlineError):
             self.glance(0.02)
-        assert self.due is None
 
     def retained(self) -> int:
         """How many batches the emitter has not been told the end of."""

@@ -38,7 +38,7 @@ def check(host: Host, sizes: list[int]) -> None:
     gaps_are_told(host)
     rows_are_continuous(host, processed)
     order_of_restoration(host)
-    assert counts["forbidden_in_transaction"] == {}
+    assert counts["forbidden_in_transaction"] == {}, counts["forbidden_in_transaction"]
     assert counts["batches"]["forbidden_resends"] == 0
     # Nobody half-closes, which would revert a transaction.
     assert counts["sessions"]["ended"]["end_stream"] == 0

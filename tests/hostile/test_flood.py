@@ -153,7 +153,7 @@ def together(count: int, work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(3 * PATIENCE)  # For all of its calls.
         assert not thread.is_alive(), "a call did not come back"
     for failure in failures:
         raise failure

@@ -623,6 +623,7 @@ def test_a_producer_is_not_restored_on_another_contract(
     node.control("describe_otherwise", kind="OpenIngestorRequest", change=change)
     node.control("cut")
     wait(node, sessions_ended=1)
+    until(lambda: quick.state != EndpointState.ACTIVE, session)
     with pytest.raises(nervix_ffi.ReopenRequiredError) as caught:
         quick.send(rows(1), timeout=PATIENCE)
     assert caught.value.reason is reason
@@ -648,11 +649,17 @@ def test_a_producer_is_not_restored_on_another_contract(
     ],
 )
 def test_a_restoration_that_is_refused_for_good_ends_the_handle(
-    node: LoopbackNode, quick: nervix_ffi.Producer, name: str, reason: ReopenReason, refusal: OpenRefusal | None
+    node: LoopbackNode,
+    session: nervix_ffi.Session,
+    quick: nervix_ffi.Producer,
+    name: str,
+    reason: ReopenReason,
+    refusal: OpenRefusal | None,
 ) -> None:
     answer(node, "OpenIngestorRequest", name)
     node.control("cut")
     wait(node, sessions_ended=1)
+    until(lambda: quick.state != EndpointState.ACTIVE, session)
     with pytest.raises(nervix_ffi.ReopenRequiredError) as caught:
         quick.send(rows(1), timeout=PATIENCE)
     assert (caught.value.reason, caught.value.refusal) == (reason, refusal)
@@ -661,10 +668,13 @@ def test_a_restoration_that_is_refused_for_good_ends_the_handle(
 
 @pytest.mark.rule("P-8")
 @pytest.mark.parametrize("name", ["EndpointUnavailable", "SessionCapacityExhausted", "NodeCapacityExhausted", "TooManyProducers"])
-def test_a_restoration_that_is_refused_for_now_is_tried_again(node: LoopbackNode, quick: nervix_ffi.Producer, name: str) -> None:
+def test_a_restoration_that_is_refused_for_now_is_tried_again(
+    node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer, name: str
+) -> None:
     answer(node, "OpenIngestorRequest", name, count=3)
     node.control("cut")
     wait(node, sessions_ended=1)
+    until(lambda: quick.state != EndpointState.ACTIVE, session)
     assert quick.send(rows(1), timeout=PATIENCE).completed
     assert sent(node, "OpenIngestorRequest") == 5
 

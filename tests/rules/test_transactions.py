@@ -563,41 +563,6 @@ def test_a_transaction_begun_with_a_follower_is_one_of_the_leader(cluster: Loopb
         check_script(cluster, run_script(session))
 
 
-def cuts() -> list[Any]:
-    """Every place of the scripted transaction at which a session can be cut: before and after each frame of either direction."""
-    return [
-        pytest.param(direction, kind, when, nth, id=f"{direction}-{when}-{nth}")
-        for nth in range(1, len(STEPS) + 3)
-        for direction, kind in (("in", "CommandRequest"), ("out", "CommandOutcome"))
-        for when in ("before", "after")
-    ]
-
-
-@pytest.mark.rule("X-2", "X-3", "X-5", "X-6", "D-5", "D-6", "E-2", "E-3", "E-8")
-@pytest.mark.parametrize(("direction", "kind", "when", "nth"), cuts())
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_cut_around_any_frame_of_a_transaction_costs_nothing(
-    direction: str, kind: str, when: str, nth: int, nodes: int
-) -> None:
-    with LoopbackNode(nodes, load=GRAPH) as node, connect(node, node.leader) as session:
-        node.control("cut", direction=direction, kind=kind, when=when, nth=nth, how="abort")
-        check_script(node, run_script(session))
-
-
-@pytest.mark.rule("L-3", "D-5", "D-6", "S-7", "K-5", "X-6")
-@pytest.mark.parametrize("nth", range(1, 12))
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("direction", ["in", "out"])
-def test_a_cut_around_any_frame_brings_everything_back_in_its_order(
-    node: LoopbackNode, session: nervix_ffi.Session, direction: str, when: str, nth: int
-) -> None:
-    node.control("cut", direction=direction, when=when, nth=nth, how="abort")
-    session.attach_clock(timeout=PATIENCE)
-    session.subscribe("sites", timeout=PATIENCE)
-    check_script(node, run_script(session))
-    wait(node, sessions={"exactly": 1}, subscriptions={"exactly": 1}, clocks={"exactly": 1})
-
-
 @pytest.mark.rule("X-6", "D-5", "D-6")
 @pytest.mark.parametrize(("direction", "when"), [("in", "before"), ("in", "after"), ("out", "before"), ("out", "after")])
 def test_a_cut_around_an_attach_costs_nothing(node: LoopbackNode, session: nervix_ffi.Session, direction: str, when: str) -> None:

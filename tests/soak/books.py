@@ -63,7 +63,8 @@ class Books:
         #: Rows of batches that had no effect, by what the client was told.
         self._never: Recent[int, str] = Recent(20_000)
         self._perhaps_settled: Recent[bytes, None] = Recent(8_000)
-        self._settled: Recent[bytes, str] = Recent(8_000)
+        #: The attempt of each delivery that was confirmed.
+        self._settled: Recent[bytes, bytes] = Recent(8_000)
 
     def did(self, operation: str, times: int = 1) -> None:
         with self._lock:
@@ -143,12 +144,12 @@ class Books:
                     self._wrong(f"row {row} was delivered, and its batch had no effect: {why}")
                 self._never.put(row, why)
 
-    def delivered(self, identity: bytes, rows: tuple[int, ...]) -> None:
+    def delivered(self, identity: bytes, rows: tuple[int, ...]) -> bool:
+        """A delivery was read. Whether it is known to be over: then this is an attempt from before, which nobody can settle any
+        more, as it waited here while its time ran out or its session ended, and another attempt was confirmed.
+        """
         with self._lock:
             self.operations["delivery"] += 1
-            how = self._settled.get(identity)
-            if how is not None:
-                self._wrong(f"delivery {identity.hex()} came again after it was {how}, and that was confirmed")
             before = self._delivery_rows.get(identity)
             if before is not None and before != rows:
                 self._wrong(f"delivery {identity.hex()} came again with other rows: {before} and then {rows}")
@@ -161,6 +162,7 @@ class Books:
                 if other is not None and other != identity:
                     self._wrong(f"row {row} is in two deliveries, {other.hex()} and {identity.hex()}")
                 self._row_delivery.put(row, identity)
+            return identity in self._settled
 
     def settling(self, identity: bytes) -> bool:
         """An acknowledgement is about to be sent. Whether one was before."""
@@ -174,10 +176,13 @@ class Books:
         with self._lock:
             self._perhaps_settled.drop(identity)
 
-    def settled(self, identity: bytes, how: str) -> None:
-        """The server confirmed that the delivery is over."""
+    def settled(self, identity: bytes, reference: bytes) -> None:
+        """The server confirmed that the delivery is over, by an acknowledgement or a rejection of this attempt."""
         with self._lock:
-            self._settled.put(identity, how)
+            before = self._settled.get(identity)
+            if before is not None and before != reference:
+                self._wrong(f"delivery {identity.hex()} came again after it was settled, and that was confirmed")
+            self._settled.put(identity, reference)
 
     def completed(self, rows: Sequence[int]) -> None:
         """A batch completed, so each of its rows was acknowledged."""

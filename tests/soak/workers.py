@@ -514,8 +514,8 @@ class Taker(Worker):
             self.reopen()
             return True
         with delivery:
-            self.books.delivered(delivery.identity, self.rows(delivery))
-            self.decide(delivery)
+            over = self.books.delivered(delivery.identity, self.rows(delivery))
+            self.decide(delivery, over)
         return True
 
     def rows(self, delivery: nervix_ffi.Delivery) -> tuple[int, ...]:
@@ -530,8 +530,9 @@ class Taker(Worker):
                 self.books.wrong(f"a row is not what was submitted: {row}")
         return tuple(row["id"] for row in rows)
 
-    def decide(self, delivery: nervix_ffi.Delivery) -> None:
-        throw = 0.0 if self.soak.ending.is_set() else self.dice.random()
+    def decide(self, delivery: nervix_ffi.Delivery, over: bool) -> None:
+        # One that is over is acknowledged, since that must not be confirmed.
+        throw = 0.0 if over or self.soak.ending.is_set() else self.dice.random()
         if throw < 0.8:
             self.settle(delivery, "acknowledged", lambda **limits: delivery.ack(check=False, **limits))
         elif throw < 0.9:
@@ -567,7 +568,7 @@ class Taker(Worker):
                 return
             if settlement == Settlement.CONFIRMED:
                 self.books.did(f"delivery {how}")
-                self.books.settled(delivery.identity, how)
+                self.books.settled(delivery.identity, delivery.reference)
             else:
                 self.books.did(f"settlement {getattr(settlement, 'name', settlement)}")
             return
@@ -580,7 +581,7 @@ class Taker(Worker):
 
     def end(self) -> None:
         # Until nobody submits any more, and what was left has come again.
-        while not self.soak.fed.is_set() or self.take(4.0):
+        while not self.books.problems and (not self.soak.fed.is_set() or self.take(4.0)):
             self.take(0.2)
             self.last = time.monotonic()
         self._consumer.close(timeout=PATIENCE)

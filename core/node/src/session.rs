@@ -653,7 +653,10 @@ fn order(request: &ClientRequest) -> Order {
         | ClientRequest::SubscribeRequest(_)
         | ClientRequest::UnsubscribeRequest(_)
         | ClientRequest::AttachDomainClockRequest(_)
-        | ClientRequest::DetachDomainClockRequest(_) => Order::Commands,
+        | ClientRequest::DetachDomainClockRequest(_)
+        // Sent ahead of a transaction, they are not opened inside of it.
+        | ClientRequest::OpenIngestorRequest(_)
+        | ClientRequest::OpenEmitterRequest(_) => Order::Commands,
         ClientRequest::SubmitBatchRequest(_) | ClientRequest::CloseIngestorRequest(_) => {
             Order::Batches
         }

@@ -1021,3 +1021,41 @@ async fn a_blocking_subscription_holds_back_what_producers_feed() {
     assert_eq!(read, fed);
     feeding.outcome(held).await;
 }
+
+// rule: P-1, EC-1, D-5
+#[tokio::test]
+async fn what_is_opened_ahead_of_a_transaction_is_not_opened_inside_of_it() {
+    let node = Node::start(&[])
+        .await
+        .with_endpoints("PARALLEL MAX 8")
+        .await;
+    for _ in 0..50 {
+        let mut session = Session::begun(&node.address(0)).await;
+        let opens = [
+            session.send(ingestor(1, MIB)).await,
+            session.send(emitter(1, MIB)).await,
+        ];
+        let begin = support::command(Some("d"), "BEGIN;");
+        session.command(begin).await;
+        for open in opens {
+            let opened = match session.reply_to(open).await {
+                ReplyBody::OpenIngestorOutcome(outcome) => matches!(
+                    outcome.disposition,
+                    OpenIngestorDisposition::ProducerOpened(_)
+                ),
+                ReplyBody::OpenEmitterOutcome(outcome) => {
+                    matches!(
+                        outcome.disposition,
+                        OpenEmitterDisposition::EmitterOpened(_)
+                    )
+                }
+                other => panic!("{other:?}"),
+            };
+            assert!(opened);
+        }
+        session
+            .command(support::command(Some("d"), "REVERT;"))
+            .await;
+    }
+    assert_eq!(node.counts().await["forbidden_in_transaction"], json!({}));
+}
