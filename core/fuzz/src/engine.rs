@@ -174,6 +174,7 @@ impl Play {
                 let mut entropy = [0; 10];
                 u.fill_buffer(&mut entropy)?;
                 let given = Given {
+                    domain: u.ratio(1, 4)?.then(|| "d".to_owned()),
                     reference: if u.ratio(1, 2)? {
                         self.commands.keys().min().cloned()
                     } else {
@@ -277,7 +278,7 @@ impl Play {
 
     /// An answer that suits a request.
     fn suitable(&self, u: &mut Unstructured<'_>, request: &ClientRequest) -> Result<ReplyBody> {
-        let which = u.int_in_range(0..=9)?;
+        let which = u.int_in_range(0..=9_u8)?;
         let status = || transaction("t", u64::from(which));
         Ok(match request {
             ClientRequest::CommandRequest(command) => {
@@ -385,7 +386,7 @@ impl Play {
             let id = *u.choose(&flights)?;
             let request = self.connections[&conn].flights[&id].clone();
             let body = match u.int_in_range(0..=20)? {
-                0 => rejected(samples::request_rejection(u.choose_index(samples::REQUEST_REJECTION)?)),
+                0 => rejected(*u.choose(RequestRejection::ALL)?),
                 1 => cancelled(*u.choose(CancellationStage::ALL)?),
                 2 => samples::reply_body(u.choose_index(samples::REPLY_BODY)?),
                 _ => self.suitable(u, &request)?,
