@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, library
@@ -20,6 +21,8 @@ from nervix_ffi.errors import (
     InvalidArgumentError,
     PreviewStale,
     TransactionError,
+    TransactionExpired,
+    TransactionFinished,
     UnsupportedError,
 )
 from nervix_ffi.outcome import Outcome, TransactionAdmission, TransactionPreview, TransactionStatus
@@ -228,6 +231,7 @@ class Transaction:
 
     def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
+        ends = execution is self._deciding or _REVERT.fullmatch(execution.query) or _COMMIT.fullmatch(execution.query)
         if execution is self._deciding and outcome.disposition != Disposition.OUTCOME_UNKNOWN:
             self._deciding = None
             if failure is None:
@@ -236,6 +240,11 @@ class Transaction:
         if status is not None and (before is None or (status.id == before.id and status.accepted >= before.accepted)):
             self.status = status
             if status.state not in (TransactionState.OPEN, TransactionState.COMMITTING):
+                if failure is None and not ends and self._failure is None and not self._done:
+                    # Told by a command that itself completed, as a read does: the end of the block tells it.
+                    expired = status.state == TransactionState.EXPIRED
+                    over = replace(outcome, disposition=Disposition.FAILED, message="the transaction is over")
+                    self._failure = (TransactionExpired if expired else TransactionFinished)(execution.query, over)
                 self._finish()
         admission, newest = outcome.admission, self.admission
         if (

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -323,9 +324,12 @@ def test_a_kill_at_any_moment_loses_no_reading_and_applies_none_twice(tmp_path: 
     """Twenty drivers, each killed at a random moment, on one node that lives on."""
     chance = random.Random(20)
     with LoopbackNode(load=graph(1.0)) as node:
+        started = time.monotonic()
+        assert Driver(tmp_path, "--ticks", "1", "--replay", "--consumers", "2", node=node).finish() == (0, "")
+        whole = time.monotonic() - started  # Long on a busy machine: most are to die after their start.
         for _ in range(20):
             driver = Driver(tmp_path, "--ticks", "200", "--replay", "--consumers", "2", node=node)
-            threading.Timer(chance.uniform(0.2, 1.2), driver.process.send_signal, [signal.SIGKILL]).start()
+            threading.Timer(chance.uniform(0.3 * whole, whole + 1.0), driver.process.send_signal, [signal.SIGKILL]).start()
             driver.finish()
             assert driver.process.returncode == -signal.SIGKILL
         last = Driver(tmp_path, "--ticks", "0", "--replay", node=node)
@@ -333,7 +337,7 @@ def test_a_kill_at_any_moment_loses_no_reading_and_applies_none_twice(tmp_path: 
         assert (status, errors) == (0, ""), errors
     expired = [line for line in last.lines if line.startswith("REPLAY expired")]
     assert not expired, "the window is long enough"
-    assert len(submitted(tmp_path)) > 100
+    assert len(submitted(tmp_path)) > 30
     assert set(applied(tmp_path)) == set(submitted(tmp_path))
     assert set(applied(tmp_path).values()) == {1}
 

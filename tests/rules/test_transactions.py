@@ -236,6 +236,24 @@ def test_a_transaction_that_expired_says_so(session: nervix_ffi.Session, node: L
     assert session.execute(SCHEMA, timeout=PATIENCE).completed
 
 
+@pytest.mark.rule("X-8", "L-3")
+def test_what_a_block_runs_after_its_transaction_expired_does_not_happen_outside(
+    session: nervix_ffi.Session, node: LoopbackNode
+) -> None:
+    with pytest.raises(nervix_ffi.TransactionExpired), session.transaction() as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("clock", frozen=True, advance="15m")
+        assert not session.execute(RELAY, timeout=PATIENCE, check=False).completed
+        commands = sent(node, "CommandRequest")
+        for query in (SCHEMA, RELAY, "COMMIT;"):
+            refused = session.execute(query, timeout=PATIENCE, check=False)
+            assert refused.disposition == Disposition.FAILED
+            assert refused.decided_locally
+        assert sent(node, "CommandRequest") == commands
+    assert not exists(node, "SCHEMA made")
+    assert session.execute(SCHEMA, timeout=PATIENCE).completed
+
+
 @pytest.mark.rule("X-8", "X-6", "D-5")
 def test_a_transaction_that_expired_while_the_session_was_lost_says_so(session: nervix_ffi.Session, node: LoopbackNode) -> None:
     with pytest.raises(nervix_ffi.TransactionExpired), session.transaction() as tx:  # noqa: PT012

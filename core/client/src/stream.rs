@@ -276,12 +276,12 @@ impl<F: FnMut(Frame)> Exchange<F> {
 
 /// Why a response opens no exchange.
 fn refusal(response: &Response<RecvStream>) -> Option<Cause> {
+    // A call that ends at once has its status here instead of in trailers; it says more than one of HTTP.
+    if let Some(cause) = status(response.headers()) {
+        return Some(cause);
+    }
     let code = response.status();
     if code == StatusCode::OK {
-        // A call that ends at once has its status here instead of in trailers.
-        if let Some(cause) = status(response.headers()) {
-            return Some(cause);
-        }
         let kind = response
             .headers()
             .get(http::header::CONTENT_TYPE)

@@ -552,14 +552,19 @@ impl Engine {
     }
 
     fn fail_runs_of(&mut self, execution: ExecutionId, error: &Error) {
-        let (failed, rest): (VecDeque<Run>, VecDeque<Run>) = std::mem::take(&mut self.runs)
+        for call in self.take_runs_of(execution) {
+            self.finish(call, Err(error.clone()));
+        }
+        self.forget_if_released(execution);
+    }
+
+    /// The calls that wait for a command, which is at work no longer.
+    fn take_runs_of(&mut self, execution: ExecutionId) -> Vec<CallId> {
+        let (taken, rest): (VecDeque<Run>, VecDeque<Run>) = std::mem::take(&mut self.runs)
             .into_iter()
             .partition(|run| run.execution == execution);
         self.runs = rest;
-        for run in failed {
-            self.finish(run.call, Err(error.clone()));
-        }
-        self.forget_if_released(execution);
+        taken.into_iter().map(|run| run.call).collect()
     }
 
     /// Has the first run wait before it is sent again.

@@ -181,16 +181,7 @@ async fn exchange(
     match &act {
         Act::Lead => {
             let mut stream = respond.send_response(grpc(), false).unwrap();
-            let leadership = Leadership::LeaderIsServingNode(LeaderIsServingNode {
-                node: "one".to_owned(),
-            });
-            let body = ServerBody::LeadershipObserved(LeadershipObserved { leadership });
-            stream
-                .send_data(
-                    message(&encode_server(&ServerMessage { body }).unwrap()),
-                    false,
-                )
-                .unwrap();
+            stream.send_data(leads(), false).unwrap();
             sending = Some(stream);
         }
         Act::Refuse(code, text) => {
@@ -276,26 +267,9 @@ fn answer(request_id: u64, query: &str, reference: &str, sending: &mut Option<Se
             .send_data(Bytes::from_static(&[1, 0, 0, 0, 8]), false)
             .unwrap(),
         _ => {
-            let outcome = CommandOutcome {
-                execution_reference: reference.to_owned(),
-                origin: OutcomeOrigin::Executed,
-                disposition: CommandDisposition::CommandCompleted(CommandCompleted {
-                    already_existed: false,
-                }),
-                message: "x".repeat(query.len()),
-                diagnostics: Vec::new(),
-                statements: Vec::new(),
-                transaction: None,
-                transaction_admission: None,
-                inspection: None,
-                wasm_state: None,
-                resource: None,
-                backup: None,
-                restore: None,
-            };
             let body = ServerBody::Reply(Reply {
                 request_id,
-                body: ReplyBody::CommandOutcome(outcome),
+                body: completed(reference, "x".repeat(query.len())),
             });
             // In pieces of every size, so that frames end anywhere in what arrives together.
             let mut bytes = message(&encode_server(&ServerMessage { body }).unwrap());
@@ -308,4 +282,34 @@ fn answer(request_id: u64, query: &str, reference: &str, sending: &mut Option<Se
             }
         }
     }
+}
+
+/// The reply to a command that was carried out.
+pub fn completed(reference: &str, message: String) -> ReplyBody {
+    ReplyBody::CommandOutcome(CommandOutcome {
+        execution_reference: reference.to_owned(),
+        origin: OutcomeOrigin::Executed,
+        disposition: CommandDisposition::CommandCompleted(CommandCompleted {
+            already_existed: false,
+        }),
+        message,
+        diagnostics: Vec::new(),
+        statements: Vec::new(),
+        transaction: None,
+        transaction_admission: None,
+        inspection: None,
+        wasm_state: None,
+        resource: None,
+        backup: None,
+        restore: None,
+    })
+}
+
+/// What a server says first: that it leads.
+pub fn leads() -> Bytes {
+    let leadership = Leadership::LeaderIsServingNode(LeaderIsServingNode {
+        node: "one".to_owned(),
+    });
+    let body = ServerBody::LeadershipObserved(LeadershipObserved { leadership });
+    message(&encode_server(&ServerMessage { body }).unwrap())
 }

@@ -107,6 +107,15 @@ impl Engine {
                 }
                 self.back_off(now, execution);
             }
+            // It is of a transaction that the session was left without. Told, and not kept: what was never admitted may be asked
+            // about again, and is then what the server says of it (E-3).
+            CommandDisposition::TransactionDetached(_) => {
+                let outcome = Arc::new(of_command(reply));
+                for call in self.take_runs_of(execution) {
+                    self.finish(call, Ok(Done::Outcome(Arc::clone(&outcome))));
+                }
+                self.forget_if_released(execution);
+            }
             _ => {
                 let mut outcome = of_command(reply);
                 let of = self

@@ -649,16 +649,10 @@ impl Engine {
             let message = format!(
                 "the consumer's attachment ended ({why}): deliveries read before cannot be settled and come again; read on"
             );
-            let waiting = std::mem::take(&mut consumer.waiting);
-            if waiting.is_empty() {
-                consumer.interrupted = Some(message);
-            } else {
-                for call in waiting {
-                    self.finish(
-                        call,
-                        Err(Error::new(ErrorKind::Interrupted, message.clone())),
-                    );
-                }
+            // Told once: to the longest waiting, or to the next call. The others wait on, for the restored one.
+            match consumer.waiting.pop_front() {
+                None => consumer.interrupted = Some(message),
+                Some(call) => self.finish(call, Err(Error::new(ErrorKind::Interrupted, message))),
             }
         }
     }

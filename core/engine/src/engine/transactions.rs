@@ -345,8 +345,19 @@ impl Engine {
                         && of_this.as_ref() == Some(&held.id);
                     if is_open(&status.state) {
                         held.adopt(status);
-                    } else if ends || !lost {
+                        if lost && act == Act::Begin && completed {
+                            // The host asked for it again.
+                            held.binding = Binding::Bound(conn);
+                            (held.ended, held.ending) = (None, None);
+                            self.domain = Some(status.domain.clone());
+                        }
+                    } else if ends {
                         self.transaction = None;
+                    } else if !lost {
+                        // What was called after this, as a part of it, must not happen outside of it: nothing is sent before
+                        // the host leaves it.
+                        held.binding = Binding::Lost(finished_text(status));
+                        held.ended = Some(status.clone());
                     }
                     // Otherwise its loss was reported, and stays until the host leaves it.
                 }

@@ -243,6 +243,25 @@ fn a_parked_read_outlives_the_request_timeout() {
     bench.fails(call, ErrorKind::Interrupted);
 }
 
+// rule: B-16, EC-3
+#[test]
+fn one_of_the_waiting_reads_is_told_of_an_interruption_and_the_others_read_on() {
+    let (mut bench, conn, consumer, _) = consuming();
+    let [first, second, third] = [(); 3].map(|()| bench.call(Call::NextDelivery(consumer)));
+    let (_, _) = bench.read(conn);
+    bench.lose(conn);
+    bench.fails(first, ErrorKind::Interrupted);
+    assert!(bench.is_waiting(second) && bench.is_waiting(third));
+    let conn = bench.reconnected();
+    let (wire, _) = bench.open_emitter(conn);
+    bench.reply(conn, wire, consumer_opened(emitter("d", "e")));
+    for (call, identity) in [(second, 1), (third, 2)] {
+        let (read, _) = bench.read(conn);
+        bench.reply(conn, read, delivery(identity, identity));
+        bench.delivery(call);
+    }
+}
+
 // rule: EC-2, C-6, C-8
 #[test]
 fn a_read_that_was_not_admitted_is_sent_again_after_growing_waits() {

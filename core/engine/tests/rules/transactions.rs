@@ -484,15 +484,105 @@ fn a_transaction_that_expired_is_held_no_more() {
         outcome.transaction.as_ref().unwrap().state,
         TransactionState::TransactionExpired
     );
-    assert!(!is_held(&mut bench));
-    let (command, _) = run(&mut bench, conn, CREATE, completed);
-    assert_eq!(command.expected_transaction_position, None);
+    is_lost(&mut bench, conn);
     bench.lose(conn);
     bench.suggest("S");
     let conn = bench.reconnected();
     for message in bench.all_sent(conn) {
         assert!(matches!(message.request, ClientRequest::SuggestRequest(_)));
     }
+}
+
+// rule: X-8, L-3, SM-3
+#[test]
+fn what_was_called_for_a_transaction_does_not_run_outside_of_it_once_it_expired() {
+    for state in [
+        TransactionState::TransactionExpired,
+        TransactionState::TransactionReverted,
+        TransactionState::TransactionCommitted,
+    ] {
+        let (mut bench, conn) = holding();
+        let (first, _, reference) = bench.execute(CREATE);
+        let (id, _) = bench.command(conn);
+        // Called while the transaction was held as far as anybody here knew.
+        let (second, ..) = bench.execute("CREATE SCHEMA other (a I64);");
+        let (third, ..) = bench.execute("COMMIT;");
+        let over = transaction_in("t", state, 0);
+        let told = bound(command_failed(&reference, "it is over"), over.clone());
+        bench.reply(conn, id, told);
+        assert_eq!(bench.outcome(first).disposition, Disposition::Failed);
+        for call in [second, third] {
+            let outcome = bench.outcome(call);
+            assert!(outcome.decided_locally);
+            assert_eq!(outcome.disposition, Disposition::Failed);
+            assert_eq!(outcome.transaction.as_ref(), Some(&over));
+        }
+        is_lost(&mut bench, conn);
+    }
+}
+
+// rule: X-1, L-3, SM-3
+#[test]
+fn a_begin_that_is_recovered_holds_the_transaction_that_could_not_be_attached() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, execution, reference) = bench.execute("BEGIN;");
+    let (id, begin) = bench.command(conn);
+    bench.reply(conn, id, unknown(&reference));
+    bench.stop(call, nervix_engine::Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    // Another command tells what the session holds.
+    run(&mut bench, conn, CREATE, |reference| {
+        bound(command_failed(reference, "no"), transaction("t", 0))
+    });
+    assert!(is_held(&mut bench));
+    bench.lose(conn);
+    // It waits for the attach.
+    let (waiting, ..) = bench.execute(CREATE);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attach_failed());
+    assert!(bench.outcome(waiting).decided_locally);
+    let call = bench.call(Call::Execute(execution));
+    let (id, again) = bench.command(conn);
+    assert_eq!(again, begin);
+    bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    assert!(is_held(&mut bench));
+    let append = bench.append(conn, "t", 1);
+    assert_eq!(append.expected_transaction_position, Some(0));
+}
+
+// rule: E-3, E-6, X-6
+#[test]
+fn a_command_of_a_transaction_that_was_left_is_asked_about_each_time() {
+    let (mut bench, conn) = holding();
+    let (call, execution, reference) = bench.execute(CREATE);
+    let (_, first) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attach_failed());
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.stop(call, nervix_engine::Stop::Cancelled);
+    bench.reply(conn, id, unknown(&reference));
+    bench.fails(call, ErrorKind::Cancelled);
+    let (leave, ..) = bench.execute("REVERT;");
+    assert!(bench.outcome(leave).decided_locally);
+    let again = bench.call(Call::Execute(execution));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(conn, id, detached(&reference, "t"));
+    let told = bench.outcome(again);
+    assert_eq!(told.disposition, Disposition::TransactionDetached);
+    // It was not kept as the outcome of the command: that is what the server says of it in the end.
+    let again = bench.call(Call::Execute(execution));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(conn, id, command_failed(&reference, "never admitted"));
+    assert_eq!(bench.outcome(again).disposition, Disposition::Failed);
+    let again = bench.call(Call::Execute(execution));
+    assert_eq!(bench.outcome(again).message, "never admitted");
 }
 
 // rule: E-6, SM-3

@@ -116,6 +116,8 @@ pub struct Known {
     tick: u64,
     /// A gap was told, and the restored clock was not.
     pub gap: bool,
+    /// An attach was answered in the gap.
+    bridged: bool,
     /// Nothing comes until the next attach.
     ended: bool,
 }
@@ -219,8 +221,8 @@ impl World {
         *known = Known {
             // Its newest tick may be read already, and not yet told.
             clock: Some(read.clock),
-            // A gap that was told before the attach was answered is one still.
-            gap: known.gap,
+            // The answer ends the gap, and what was said of that gap before may be read yet.
+            bridged: known.gap || known.bridged,
             ..Known::default()
         };
         if !self.wants_detach(domain) {
@@ -257,6 +259,7 @@ impl World {
                     known.tick = 0;
                 }
                 known.gap = false;
+                known.bridged = false;
                 known.ended = false;
                 known.clock = Some(clock);
             }
@@ -269,6 +272,7 @@ impl World {
                     known.tick = 0;
                 }
                 known.gap = false;
+                known.bridged = false;
                 if let Some(clock) = &known.clock {
                     assert!(
                         running || (clock.generation == generation && is_paced(clock)),
@@ -301,7 +305,10 @@ impl World {
                 self.counts.clock_gaps += 1;
             }
             ClockEventKind::RestorationFailed => {
-                assert!(known.gap, "a failed restoration of what was not lost");
+                assert!(
+                    known.gap || known.bridged,
+                    "a failed restoration of what was not lost"
+                );
             }
         }
     }

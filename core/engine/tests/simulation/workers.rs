@@ -29,7 +29,6 @@ pub struct Handle {
     /// An interruption was told since the last delivery.
     gap: bool,
     interruptions: u64,
-    told_at: u64,
     /// The attachment of the last delivery.
     last: Option<(ConnId, u64)>,
     /// Openings of that name before this handle's first.
@@ -369,7 +368,6 @@ impl World {
                     freed: false,
                     gap: false,
                     interruptions: 0,
-                    told_at: 0,
                     last: None,
                     base: opened.saturating_sub(1),
                 });
@@ -431,9 +429,7 @@ impl World {
                 match error.kind {
                     ErrorKind::Interrupted => {
                         held.gap = true;
-                        // Everybody who waits is told of the same end.
-                        held.interruptions += u64::from(held.told_at != self.now);
-                        held.told_at = self.now;
+                        held.interruptions += 1;
                         let attachments = opened[&held.name] - held.base;
                         assert!(
                             held.interruptions <= attachments,

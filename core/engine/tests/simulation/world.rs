@@ -492,6 +492,8 @@ impl World {
         }
         if let Some(left) = &mut link.cut_to_engine {
             if *left == 0 {
+                // Here too: this one is lost, so those behind it are.
+                link.black = true;
                 self.cut(conn);
                 return;
             }
