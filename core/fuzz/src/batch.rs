@@ -54,7 +54,10 @@ fn read(batch: &Batch) {
                 },
             }
         }
-        assert!(matches!(batch.cells(column, count), Err(Refusal::Argument(_))));
+        assert!(matches!(
+            batch.cells(column, count),
+            Err(Refusal::Argument(_))
+        ));
     }
     assert!(batch.cells(batch.schema().fields.len(), 0).is_err());
 }
@@ -71,7 +74,11 @@ fn survey(schema: &Arc<RowSchema>, stream: Bytes) -> bool {
     // SAFETY: both were just exported, and are consumed here.
     let imported = StructArray::from(unsafe { from_ffi(array, &arrow_schema) }.unwrap());
     assert_eq!(imported, ours);
-    let columns: Vec<_> = imported.columns().iter().map(|column| column.to_data()).collect();
+    let columns: Vec<_> = imported
+        .columns()
+        .iter()
+        .map(|column| column.to_data())
+        .collect();
     let again = Batch::copy_from(Arc::clone(schema), batch.rows(), &columns).unwrap();
     assert_eq!(again.to_arrow().unwrap(), ours);
     true
@@ -85,7 +92,10 @@ fn made(u: &mut Unstructured<'_>) -> Result<()> {
     let built = given::batch(u, &schema)?;
     read(&built);
     let stream = built.stream().unwrap().clone();
-    assert!(survey(&schema, stream.clone()), "a batch that was built reads");
+    assert!(
+        survey(&schema, stream.clone()),
+        "a batch that was built reads"
+    );
     let mut damaged = stream.to_vec();
     given::damage(u, &mut damaged)?;
     survey(&schema, damaged.into());

@@ -75,27 +75,43 @@ impl Play {
                 Output::Open { conn, origin } => {
                     let origin = origin.to_string();
                     assert!(self.named.contains(&origin), "nobody named {origin} (D-2)");
-                    assert!(!self.secure || origin.starts_with("https:"), "{origin} after https (T-2)");
+                    assert!(
+                        !self.secure || origin.starts_with("https:"),
+                        "{origin} after https (T-2)"
+                    );
                     assert!(!self.shut, "{origin} is opened after the end");
                     let fresh = self.connections.insert(conn, Connection::default());
                     assert!(fresh.is_none(), "{conn:?} opened twice");
                 }
                 Output::Send { conn, frame } => {
-                    let message = decode_client(&Frame::copy_from(&frame)).expect("a frame of the protocol");
-                    let on = self.connections.get_mut(&conn).expect("sent on an opened one");
+                    let message =
+                        decode_client(&Frame::copy_from(&frame)).expect("a frame of the protocol");
+                    let on = self
+                        .connections
+                        .get_mut(&conn)
+                        .expect("sent on an opened one");
                     assert!(!on.over, "sent on {conn:?} after its end: {message:?}");
-                    assert!(on.used.insert(message.request_id), "{message:?} uses an identity again (C-1)");
+                    assert!(
+                        on.used.insert(message.request_id),
+                        "{message:?} uses an identity again (C-1)"
+                    );
                     match &message.request {
                         ClientRequest::CommandRequest(command) => {
                             let reference = command.execution_reference.clone();
-                            let first = self.commands.entry(reference).or_insert_with(|| command.clone());
+                            let first = self
+                                .commands
+                                .entry(reference)
+                                .or_insert_with(|| command.clone());
                             assert_eq!(first, command, "a repetition that differs (E-2)");
                         }
                         ClientRequest::CancelRequest(cancel) => {
                             let target = cancel.target_request_id;
                             assert!(on.used.contains(&target), "{target} was never sent (C-9)");
                             assert!(
-                                !matches!(on.flights.get(&target), Some(ClientRequest::SubmitBatchRequest(_))),
+                                !matches!(
+                                    on.flights.get(&target),
+                                    Some(ClientRequest::SubmitBatchRequest(_))
+                                ),
                                 "a batch is cancelled (P-7)"
                             );
                         }
@@ -110,7 +126,10 @@ impl Play {
                     assert!(counted <= 64, "{counted} requests in flight (C-6)");
                 }
                 Output::Reset { conn } => {
-                    let on = self.connections.get_mut(&conn).expect("a reset of an opened one");
+                    let on = self
+                        .connections
+                        .get_mut(&conn)
+                        .expect("a reset of an opened one");
                     assert!(!on.reset, "{conn:?} reset twice");
                     (on.reset, on.over) = (true, true);
                 }
@@ -128,7 +147,8 @@ impl Play {
             Ok(Done::Outcome(outcome)) => {
                 if let Some(opened) = &outcome.subscription {
                     let schema = (*opened.schema).clone();
-                    self.subscriptions.push((opened.name.to_string(), opened.generation, schema));
+                    self.subscriptions
+                        .push((opened.name.to_string(), opened.generation, schema));
                 }
             }
             Ok(Done::Endpoint(id, _)) => self.endpoints.push(id),
@@ -199,7 +219,11 @@ impl Play {
             }
             5 if !self.calls.is_empty() => {
                 let call = CallId(u.int_in_range(0..=self.calls.len() as u64 + 1)?);
-                let why = if u.ratio(1, 2)? { Stop::Cancelled } else { Stop::Deadline };
+                let why = if u.ratio(1, 2)? {
+                    Stop::Cancelled
+                } else {
+                    Stop::Deadline
+                };
                 self.engine.stop(now, call, why);
             }
             6 => self.call(Call::NextEvent),
@@ -215,8 +239,16 @@ impl Play {
                 });
             }
             9 | 10 => {
-                let role = if u.ratio(1, 2)? { Role::Producer } else { Role::Consumer };
-                let fields = if u.ratio(9, 10)? { numbers().fields } else { given::fields(u, true)? };
+                let role = if u.ratio(1, 2)? {
+                    Role::Producer
+                } else {
+                    Role::Consumer
+                };
+                let fields = if u.ratio(9, 10)? {
+                    numbers().fields
+                } else {
+                    given::fields(u, true)?
+                };
                 self.call(Call::Open(
                     role,
                     OpenRequest {
@@ -291,7 +323,9 @@ impl Play {
                     4 => detached(reference, "t"),
                     5 => appended(reference, "t", u.int_in_range(0..=9)?, 1),
                     6 => bound(completed(reference), status()),
-                    _ if command.query.starts_with("BEGIN") => bound(completed(reference), transaction("t", 0)),
+                    _ if command.query.starts_with("BEGIN") => {
+                        bound(completed(reference), transaction("t", 0))
+                    }
                     _ => completed(reference),
                 }
             }
@@ -336,16 +370,24 @@ impl Play {
                 0 => consumer_ended(),
                 _ => delivery(u.int_in_range(1..=3)?, u.int_in_range(1..=9)?),
             },
-            ClientRequest::SettleEmitterBatchRequest(_) => settled(*u.choose(EmitterSettlement::ALL)?),
+            ClientRequest::SettleEmitterBatchRequest(_) => {
+                settled(*u.choose(EmitterSettlement::ALL)?)
+            }
             ClientRequest::CloseIngestorRequest(_) => match which {
                 0 => producer_not_open(),
                 _ => producer_closed(),
             },
-            ClientRequest::CloseEmitterRequest(_) => consumer_closed(*u.choose(EmitterCloseDisposition::ALL)?),
+            ClientRequest::CloseEmitterRequest(_) => {
+                consumer_closed(*u.choose(EmitterCloseDisposition::ALL)?)
+            }
             ClientRequest::AttachTransactionRequest(_) => match which {
                 0 => transaction_attach_failed(),
                 1 => transaction_attach_redirect(Some("http://b:2")),
-                2 => transaction_finished(transaction_in("t", TransactionState::TransactionCommitted, 1)),
+                2 => transaction_finished(transaction_in(
+                    "t",
+                    TransactionState::TransactionCommitted,
+                    1,
+                )),
                 _ => transaction_attached(status()),
             },
             ClientRequest::CancelRequest(cancel) => {
@@ -463,7 +505,8 @@ impl Play {
                 if let Some(on) = self.connections.get_mut(&conn) {
                     on.over = true;
                 }
-                self.engine.input(self.time(), Input::Closed { conn, cause });
+                self.engine
+                    .input(self.time(), Input::Closed { conn, cause });
             }
             1 => {
                 let length = u.int_in_range(0..=40)?;
@@ -471,7 +514,10 @@ impl Play {
                 self.engine.input(self.time(), Input::Frame { conn, frame });
             }
             2 | 3 if self.connections[&conn].used.is_empty() => {
-                for frame in [leadership(leads_itself()), encode_server(&domains(&["d"])).unwrap()] {
+                for frame in [
+                    leadership(leads_itself()),
+                    encode_server(&domains(&["d"])).unwrap(),
+                ] {
                     let frame = Frame::copy_from(&frame);
                     self.engine.input(self.time(), Input::Frame { conn, frame });
                 }
@@ -515,7 +561,10 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
     if u.ratio(19, 20)? {
         play.call(Call::Connect);
         let conn = play.connections.keys().next().copied();
-        for frame in [leadership(leads_itself()), encode_server(&domains(&["d"])).unwrap()] {
+        for frame in [
+            leadership(leads_itself()),
+            encode_server(&domains(&["d"])).unwrap(),
+        ] {
             if let Some(conn) = conn {
                 let frame = Frame::copy_from(&frame);
                 play.engine.input(play.time(), Input::Frame { conn, frame });
@@ -528,7 +577,14 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
             0..=3 => play.host(u),
             4..=8 => play.network(u),
             _ => {
-                let passed = *u.choose(&[1, 1_000_000, second / 2, 5 * second, 11 * second, 60 * second])?;
+                let passed = *u.choose(&[
+                    1,
+                    1_000_000,
+                    second / 2,
+                    5 * second,
+                    11 * second,
+                    60 * second,
+                ])?;
                 play.now += passed;
                 play.engine.wake(play.time());
                 Ok(())

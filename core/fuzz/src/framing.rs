@@ -27,7 +27,10 @@ fn stream(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         let length = u.int_in_range(0..=9000)?;
         let mut message = Message::new(vec![u.arbitrary()?; length]).unwrap();
         while message.has_remaining() {
-            let taken = message.chunk().len().min(1 + usize::from(u.arbitrary::<u8>()?));
+            let taken = message
+                .chunk()
+                .len()
+                .min(1 + usize::from(u.arbitrary::<u8>()?));
             bytes.extend_from_slice(&message.chunk()[..taken]);
             message.advance(taken);
         }

@@ -103,17 +103,39 @@ fn value(u: &mut Unstructured<'_>, of: &FieldType) -> Result<CellValue> {
         FieldTypeShape::FixedListFieldType(list) => return elements(u, &list.element, list.length),
     };
     Ok(match scalar {
-        ScalarType::U8 => CellValue::U8Cell(U8Cell { value: u.arbitrary()? }),
-        ScalarType::I8 => CellValue::I8Cell(I8Cell { value: u.arbitrary()? }),
-        ScalarType::U16 => CellValue::U16Cell(U16Cell { value: u.arbitrary()? }),
-        ScalarType::I16 => CellValue::I16Cell(I16Cell { value: u.arbitrary()? }),
-        ScalarType::U32 => CellValue::U32Cell(U32Cell { value: u.arbitrary()? }),
-        ScalarType::I32 => CellValue::I32Cell(I32Cell { value: u.arbitrary()? }),
-        ScalarType::U64 => CellValue::U64Cell(U64Cell { value: u.arbitrary()? }),
-        ScalarType::I64 => CellValue::I64Cell(I64Cell { value: u.arbitrary()? }),
-        ScalarType::F32 => CellValue::F32Cell(F32Cell { value: u.arbitrary()? }),
-        ScalarType::F64 => CellValue::F64Cell(F64Cell { value: u.arbitrary()? }),
-        ScalarType::Bool => CellValue::BoolCell(BoolCell { value: u.arbitrary()? }),
+        ScalarType::U8 => CellValue::U8Cell(U8Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::I8 => CellValue::I8Cell(I8Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::U16 => CellValue::U16Cell(U16Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::I16 => CellValue::I16Cell(I16Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::U32 => CellValue::U32Cell(U32Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::I32 => CellValue::I32Cell(I32Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::U64 => CellValue::U64Cell(U64Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::I64 => CellValue::I64Cell(I64Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::F32 => CellValue::F32Cell(F32Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::F64 => CellValue::F64Cell(F64Cell {
+            value: u.arbitrary()?,
+        }),
+        ScalarType::Bool => CellValue::BoolCell(BoolCell {
+            value: u.arbitrary()?,
+        }),
         ScalarType::Datetime => CellValue::DatetimeCell(DatetimeCell {
             unix_nanos: u.arbitrary()?,
         }),
@@ -188,7 +210,9 @@ pub fn batch(u: &mut Unstructured<'_>, schema: &Arc<RowSchema>) -> Result<Batch>
                 let mut data = vec![0; usize::try_from(*ends.last().unwrap()).unwrap()];
                 u.fill_buffer(&mut data)?;
                 data.iter_mut().for_each(|byte| *byte &= 0x7f);
-                builder.varlen(column, level, ends.into_iter(), &data).unwrap();
+                builder
+                    .varlen(column, level, ends.into_iter(), &data)
+                    .unwrap();
             }
         }
     }

@@ -11,7 +11,6 @@
     clippy::indexing_slicing
 )]
 
-pub mod abi;
 pub mod archives;
 pub mod batch;
 pub mod client;
@@ -28,12 +27,12 @@ pub mod server;
 #[allow(dead_code)]
 #[path = "../../engine/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code, clippy::modulo_one, clippy::match_like_matches_macro)]
-#[path = "../../wire/tests/wire/samples.rs"]
-pub mod samples;
 #[allow(dead_code)]
 #[path = "../../wire/tests/wire/repairs.rs"]
 pub mod repairs;
+#[allow(dead_code, clippy::modulo_one, clippy::match_like_matches_macro)]
+#[path = "../../wire/tests/wire/samples.rs"]
+pub mod samples;
 
 use std::fmt::Debug;
 

@@ -48,9 +48,16 @@ fn survey(frame: &[u8], schema: &Arc<RowSchema>) -> bool {
     assert_eq!(rows.has_key(), schema.branch.is_some());
     let key_cells = key.first().map(Vec::as_slice);
     if let Ok(again) = encode_rows(rows.subscription(), key_cells, &values) {
-        let again = check(&again, schema).expect("rows that conform do so when they are written anew");
-        assert_eq!(format!("{:?}", cells(&again, Part::Rows)), format!("{values:?}"));
-        assert_eq!(format!("{:?}", cells(&again, Part::BranchKey)), format!("{key:?}"));
+        let again =
+            check(&again, schema).expect("rows that conform do so when they are written anew");
+        assert_eq!(
+            format!("{:?}", cells(&again, Part::Rows)),
+            format!("{values:?}")
+        );
+        assert_eq!(
+            format!("{:?}", cells(&again, Part::BranchKey)),
+            format!("{key:?}")
+        );
     }
     true
 }

@@ -23,8 +23,9 @@ pub fn language(text: &str) {
         Ok(script) => {
             for located in script {
                 let printed = located.statement.to_string();
-                let again = parse_script(&printed)
-                    .unwrap_or_else(|error| panic!("{printed:?} is printed and no statement: {error}"));
+                let again = parse_script(&printed).unwrap_or_else(|error| {
+                    panic!("{printed:?} is printed and no statement: {error}")
+                });
                 let printed_again: Vec<String> = again
                     .iter()
                     .map(|located| located.statement.to_string())

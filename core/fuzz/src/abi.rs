@@ -1,2 +1,0 @@
-//! x
-pub fn run(_data: &[u8]) {}
