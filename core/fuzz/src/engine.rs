@@ -255,8 +255,8 @@ impl Play {
                         domain: "d".into(),
                         endpoint: "e".into(),
                         fields,
-                        batches: u.int_in_range(0..=4)?,
-                        bytes: *u.choose(&[0, 1000, 1 << 20, 1 << 25])?,
+                        batches: u.int_in_range(1..=4)?,
+                        bytes: *u.choose(&[1, 1000, 1 << 20, 1 << 25])?,
                     },
                 ));
             }
