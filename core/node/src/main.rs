@@ -8,6 +8,8 @@ mod cluster;
 mod control;
 mod counts;
 mod faults;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod graph;
 mod grpc;
 mod hostile;
@@ -83,6 +85,28 @@ async fn serve(options: Options) -> Result<(), String> {
         .map_err(|error| format!("SIGTERM cannot be heard: {error}"))?;
     let mut interrupt = signal(SignalKind::interrupt())
         .map_err(|error| format!("SIGINT cannot be heard: {error}"))?;
+    let exit_with_parent = options.exit_with_parent;
+    let (cluster, control_address) = start(options).await?;
+    announce(&cluster, control_address)?;
+
+    let parent = async {
+        if exit_with_parent {
+            end_of_input().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = parent => {}
+    }
+    say_goodbye(&cluster).await;
+    Ok(())
+}
+
+/// Serves every node and the control endpoint, whose address comes back.
+async fn start(options: Options) -> Result<(Arc<Cluster>, SocketAddr), String> {
     let tls = match &options.tls {
         Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
         None => None,
@@ -134,22 +158,7 @@ async fn serve(options: Options) -> Result<(), String> {
     });
     tokio::spawn(control::serve(control, listener));
     tokio::spawn(cluster.clone().drive());
-    announce(&cluster, control_address)?;
-
-    let parent = async {
-        if options.exit_with_parent {
-            end_of_input().await;
-        } else {
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        () = parent => {}
-    }
-    say_goodbye(&cluster).await;
-    Ok(())
+    Ok((cluster, control_address))
 }
 
 fn address_of(first: SocketAddr, offset: usize) -> Result<SocketAddr, String> {
