@@ -232,8 +232,8 @@ impl Play {
                 let input = <&str>::arbitrary(u)?.to_owned();
                 let continuation = u.ratio(1, 3)?.then(|| "next".to_owned());
                 self.call(Call::Suggest {
-                    cursor: u.arbitrary()?,
-                    page_size: u.arbitrary()?,
+                    cursor: 0,
+                    page_size: u.int_in_range(1..=100)?,
                     continuation,
                     input,
                 });
