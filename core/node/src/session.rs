@@ -490,7 +490,6 @@ impl Reader {
             Ok(message) => message,
             Err(violation) => {
                 self.note(kinds::MALFORMED, About::Nothing);
-                self.cluster.counts.frame(Direction::In, kinds::MALFORMED);
                 self.cluster.counts.violation(kinds::MALFORMED);
                 match nervix_wire::client_request_id(frame) {
                     Some(request_id) => self.answer(request_id, defect(&violation).into()),
