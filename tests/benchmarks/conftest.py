@@ -8,6 +8,8 @@ import pytest
 MEANS: dict[str, float] = {}
 #: Rows that one measurement of a name read.
 ROWS: dict[str, int] = {}
+#: The same of going there and back.
+CARRIED: dict[str, int] = {}
 #: Median and 99th percentile of a command's round trip in seconds, by the size of frames and whether the node sends them.
 DELAYS: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -25,12 +27,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for other, what in (("ctypes", "read column by column with ctypes"), ("ctypes to Arrow", "the same, then made Arrow")):
             if theirs := MEANS.get(f"{name}: {other}"):
                 terminalreporter.write_line(f"  {what}: {ROWS[name] / theirs:,.0f} rows/s, ratio {theirs / ours:.2f}")
-    for name in sorted(ROWS):
+    for name in sorted(CARRIED):
         ours, flight = MEANS.get(f"{name}: there and back"), MEANS.get(f"{name}: flight")
         if ours and flight:
             terminalreporter.write_line(
-                f"{name} rows submitted, consumed, acknowledged: {ROWS[name] / ours:,.0f} rows/s;"
-                f" Arrow Flight do_put and do_get: {ROWS[name] / flight:,.0f} rows/s, ratio of ours to theirs {flight / ours:.2f}"
+                f"{name} rows submitted, consumed, acknowledged: {CARRIED[name] / ours:,.0f} rows/s;"
+                f" Arrow Flight do_put and do_get: {CARRIED[name] / flight:,.0f} rows/s, ratio of ours to theirs {flight / ours:.2f}"
             )
         read, opened = MEANS.get(f"{name}: delivery"), MEANS.get(f"{name}: open_stream")
         if read and opened:

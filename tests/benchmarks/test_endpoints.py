@@ -19,7 +19,7 @@ from nervix_ffi.testing import LoopbackNode
 from ..support import PATIENCE
 from ..test_memory import SLACK
 from ..test_memory_endpoints import run_apart
-from .conftest import MEANS, ROWS
+from .conftest import CARRIED, MEANS
 from .flight import keeper
 
 #: Batches outstanding at once.
@@ -112,7 +112,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[Way]:
         taken = session.open_consumer("taken", fields, **credit)
         make = wide_row if name == "wide" else narrow_row
         batch = feed.batch([make(number) for number in range(count)]).to_arrow()
-        ROWS[name] = count * BATCHES
+        CARRIED[name] = count * BATCHES
         yield Way(name, feed, taken, [batch] * BATCHES)
         feed.close(timeout=PATIENCE)
         taken.close(timeout=PATIENCE)
@@ -125,14 +125,14 @@ def measure(benchmark: Any, what: str, call: Any, rounds: int = 10) -> None:
 
 @pytest.mark.benchmark(group="there and back")
 def test_submit_consume_acknowledge(benchmark: Any, way: Way) -> None:
-    assert way.there_and_back() == ROWS[way.name]
+    assert way.there_and_back() == CARRIED[way.name]
     measure(benchmark, f"{way.name}: there and back", way.there_and_back)
 
 
 @pytest.mark.benchmark(group="there and back")
 def test_flight_put_and_get(benchmark: Any, way: Way) -> None:
     with keeper() as client:
-        assert client.there_and_back(way.batches) == ROWS[way.name]
+        assert client.there_and_back(way.batches) == CARRIED[way.name]
         measure(benchmark, f"{way.name}: flight", lambda: client.there_and_back(way.batches))
 
 
