@@ -23,18 +23,12 @@ from nervix_ffi.clock import Clock, DomainClock, read_clock
 from nervix_ffi.clock_events import ClockEvent
 from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
-from nervix_ffi.enums import Disposition, TransactionState
+from nervix_ffi.enums import Disposition
 from nervix_ffi.errors import (
     CommandFailed,
     CommandNotCompleted,
     Error,
     InvalidArgumentError,
-    PreviewStale,
-    TransactionError,
-    TransactionExpired,
-    TransactionFailed,
-    TransactionFinished,
-    TransactionTakenOver,
     UncertainError,
     UnsupportedError,
 )
@@ -43,7 +37,7 @@ from nervix_ffi.fields import FieldsLike
 from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, statement_of, subscribe_statement
-from nervix_ffi.transaction import Transaction
+from nervix_ffi.transaction import Transaction, transaction_error
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
@@ -526,23 +520,6 @@ def _unless_over(limit: Limit) -> Limit:
     return Limit(None, None) if limit.triggered or limit.remaining() == 0.0 else limit
 
 
-def _transaction_error(outcome: Outcome) -> type[TransactionError] | None:
-    """What kind of news about the session's transaction an outcome is, if it is any."""
-    if outcome.disposition == Disposition.PREVIEW_STALE:
-        return PreviewStale
-    if outcome.disposition == Disposition.TRANSACTION_TAKEN_OVER:
-        return TransactionTakenOver
-    if outcome.disposition != Disposition.FAILED or outcome.transaction is None:
-        return None
-    kinds: dict[int, type[TransactionError]] = {
-        TransactionState.EXPIRED: TransactionExpired,
-        TransactionState.FAILED: TransactionFailed,
-        TransactionState.COMMITTED: TransactionFinished,
-        TransactionState.REVERTED: TransactionFinished,
-    }
-    return kinds.get(outcome.transaction.state)
-
-
 def _not_completed(execution: Execution, outcome: Outcome) -> Error:
     failure: Error
     if outcome.disposition == Disposition.OUTCOME_UNKNOWN:
@@ -553,7 +530,7 @@ def _not_completed(execution: Execution, outcome: Outcome) -> Error:
         uncertain.outcome = outcome
         uncertain.reference = outcome.reference
         failure = uncertain
-    elif (kind := _transaction_error(outcome)) is not None:
+    elif (kind := transaction_error(outcome)) is not None:
         failure = kind(execution.query, outcome)
     elif outcome.disposition == Disposition.FAILED:
         failure = CommandFailed(execution.query, outcome)

@@ -22,7 +22,9 @@ from nervix_ffi.errors import (
     PreviewStale,
     TransactionError,
     TransactionExpired,
+    TransactionFailed,
     TransactionFinished,
+    TransactionTakenOver,
     UnsupportedError,
 )
 from nervix_ffi.outcome import Outcome, TransactionAdmission, TransactionPreview, TransactionStatus
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from nervix_ffi.session import Execution, Session
 
-__all__ = ["Transaction"]
+__all__ = ["Transaction", "transaction_error"]
 
 #: How long the end of a block that raised waits for its revert, in seconds.
 REVERT_PATIENCE = 10.0
@@ -242,9 +244,8 @@ class Transaction:
             if status.state not in (TransactionState.OPEN, TransactionState.COMMITTING):
                 if failure is None and not ends and self._failure is None and not self._done:
                     # Told by a command that itself completed, as a read does: the end of the block tells it.
-                    expired = status.state == TransactionState.EXPIRED
                     over = replace(outcome, disposition=Disposition.FAILED, message="the transaction is over")
-                    self._failure = (TransactionExpired if expired else TransactionFinished)(execution.query, over)
+                    self._failure = (transaction_error(over) or TransactionFinished)(execution.query, over)
                 self._finish()
         admission, newest = outcome.admission, self.admission
         if (
@@ -287,3 +288,20 @@ class Transaction:
             self._session.execute("REVERT;", timeout=REVERT_PATIENCE, check=False)
             if self._selected is not None and self._selected != self._session.domain:
                 self._session.use(self._selected)
+
+
+def transaction_error(outcome: Outcome) -> type[TransactionError] | None:
+    """What kind of news about the session's transaction an outcome is, if it is any."""
+    if outcome.disposition == Disposition.PREVIEW_STALE:
+        return PreviewStale
+    if outcome.disposition == Disposition.TRANSACTION_TAKEN_OVER:
+        return TransactionTakenOver
+    if outcome.disposition != Disposition.FAILED or outcome.transaction is None:
+        return None
+    kinds: dict[int, type[TransactionError]] = {
+        TransactionState.EXPIRED: TransactionExpired,
+        TransactionState.FAILED: TransactionFailed,
+        TransactionState.COMMITTED: TransactionFinished,
+        TransactionState.REVERTED: TransactionFinished,
+    }
+    return kinds.get(outcome.transaction.state)
