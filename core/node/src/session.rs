@@ -423,8 +423,7 @@ impl Reader {
                     }
                 }
                 Incoming::Refused(status) => {
-                    self.note(kinds::MALFORMED, About::Nothing);
-                    self.cluster.counts.violation(kinds::MALFORMED);
+                    self.note_malformed();
                     self.refuse(status);
                     // Where one message was broken, no other can be found.
                     outbox.closed().await;
@@ -471,6 +470,12 @@ impl Reader {
         );
     }
 
+    /// Something arrived that is no frame of the protocol, or is in no message.
+    fn note_malformed(&self) {
+        self.note(kinds::MALFORMED, About::Nothing);
+        self.cluster.counts.violation(kinds::MALFORMED);
+    }
+
     fn refuse(&self, status: Status) {
         self.session.outbox.finish(
             Finish::Status {
@@ -489,8 +494,7 @@ impl Reader {
         } = match nervix_wire::decode_client(frame) {
             Ok(message) => message,
             Err(violation) => {
-                self.note(kinds::MALFORMED, About::Nothing);
-                self.cluster.counts.violation(kinds::MALFORMED);
+                self.note_malformed();
                 match nervix_wire::client_request_id(frame) {
                     Some(request_id) => self.answer(request_id, defect(&violation).into()),
                     None => self.refuse(Status::new(grpc::INTERNAL, violation.to_string())),
