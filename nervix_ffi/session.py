@@ -116,8 +116,9 @@ class Session:
     Its memory is bounded whatever the server sends and whoever reads nothing (C-7, S-8): events that were not read take 128 events and
     8 MiB a subscription (or one event of up to 12 MiB) and 64 MiB a session, and of each followed clock the newest of each kind waits;
     2 MiB are on their way, and a frame of up to 4 MiB is put together from its pieces; replies in parts take 64 MiB each and 256 MiB
-    together. What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads
-    past what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
+    together, and once read, one that says the same many times in few bytes (F-3 lets it, eightfold) may take some 25 times its size.
+    What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads past
+    what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:
