@@ -36,8 +36,10 @@ impl Engine {
             self.attempt_failed(now, cause, true);
         }
         if let Some(connect) = self.connect.take_if(|connect| connect.deadline <= now.mono) {
-            let causes = connect.causes.join("; ");
-            let message = format!("no session could be opened in time: {causes}");
+            let pending = self.attempt.as_ref();
+            let pending = pending.map(|attempt| format!("{}: no answer yet", attempt.origin));
+            let causes: Vec<String> = connect.causes.into_iter().chain(pending).collect();
+            let message = format!("no session could be opened in time: {}", causes.join("; "));
             self.finish(connect.call, Err(Error::new(ErrorKind::Connect, message)));
             self.end("the session was never opened", ErrorKind::Closed);
             return;

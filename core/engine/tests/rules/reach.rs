@@ -69,6 +69,28 @@ fn a_server_that_accepts_and_says_nothing_is_given_up_after_ten_seconds() {
     bench.fails(call, ErrorKind::Connect);
 }
 
+// rule: T-8, D-4
+#[test]
+fn a_connect_that_runs_out_of_time_names_the_server_that_it_still_waits_for() {
+    let seeds: Vec<String> = (1..100).map(|port| format!("http://a:{port}")).collect();
+    let seeds: Vec<&str> = seeds.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(&seeds);
+    let call = bench.call(Call::Connect);
+    let (first, _) = bench.opened();
+    bench.pass(3 * SEC);
+    bench.close(first, refused());
+    let mut last = String::new();
+    while bench.is_waiting(call) {
+        if bench.will_open() {
+            last = bench.opened().1;
+        }
+        bench.pass(SEC);
+    }
+    let told = bench.fails(call, ErrorKind::Connect).message;
+    assert!(told.contains("http://a:1: cannot be reached"), "{told}");
+    assert!(told.ends_with(&format!("{last}: no answer yet")), "{told}");
+}
+
 // rule: F-8
 #[test]
 fn a_server_that_breaks_the_protocol_at_once_is_no_session() {
