@@ -394,7 +394,7 @@ impl Engine {
             (Asked::Read(id), body) => self.read_reply(now, wire.conn, id, body)?,
             (Asked::Settle(call), body) => self.settle_reply(now, call, body)?,
             (
-                Asked::Close(id),
+                Asked::Close(id, _),
                 ReplyBody::CloseIngestorOutcome(CloseIngestorOutcome { .. })
                 | ReplyBody::CloseEmitterOutcome(CloseEmitterOutcome { .. })
                 | ReplyBody::RequestRejected(_)
@@ -874,8 +874,10 @@ impl Engine {
         let Place::Closing { wire, asked: false } = endpoint.place else {
             return;
         };
-        let request = close_request(endpoint.role(), wire.id);
-        if self.send(now, wire.conn, Asked::Close(id), request).is_ok() {
+        let role = endpoint.role();
+        let request = close_request(role, wire.id);
+        let asked = Asked::Close(id, role);
+        if self.send(now, wire.conn, asked, request).is_ok() {
             if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
                 endpoint.place = Place::Closing { wire, asked: true };
             }

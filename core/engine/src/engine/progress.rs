@@ -248,7 +248,7 @@ impl Engine {
             .map(|exchange| exchange.conn)
             .collect();
         for conn in silent {
-            // Without room, what is in flight tells as well.
+            // Without room, what is in flight and bounded tells as well.
             let _ = self.send(now, conn, Asked::Probe, ClientRequest::ListDomainsRequest);
         }
     }
@@ -268,12 +268,17 @@ impl Engine {
         }
     }
 
-    pub(super) fn wants_session(&self) -> bool {
-        self.connect.is_some()
-            || !self.runs.is_empty()
+    /// Whether a call of the host waits for what only a session can bring.
+    pub(super) fn any_call_waits(&self) -> bool {
+        !self.runs.is_empty()
             || !self.suggests.is_empty()
-            || self.awaits_unsolicited()
+            || !self.readers.is_empty()
+            || !self.clock_readers.is_empty()
             || self.endpoints.want_session()
+    }
+
+    pub(super) fn wants_session(&self) -> bool {
+        self.connect.is_some() || self.any_call_waits() || self.awaits_unsolicited()
     }
 
     pub(super) fn reach_out(&mut self, now: Now) {
