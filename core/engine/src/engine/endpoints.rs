@@ -96,18 +96,6 @@ impl Endpoints {
             .any(|endpoint| endpoint.wire().is_some_and(|wire| wire.conn == conn))
     }
 
-    /// Whether an answer that may take any time is due from this exchange.
-    pub(super) fn any_waiting_on(&self, conn: ConnId) -> bool {
-        self.all.values().any(|endpoint| {
-            endpoint.wire().is_some_and(|wire| wire.conn == conn)
-                && match &endpoint.side {
-                    _ if matches!(endpoint.place, Place::Closing { .. }) => true,
-                    Side::Producer(producer) => producer.waits(),
-                    Side::Consumer(consumer) => consumer.waits(),
-                }
-        })
-    }
-
     /// Whether something waits for an endpoint to be opened.
     pub(super) fn want_session(&self) -> bool {
         !self.opens.is_empty() || self.all.values().any(Endpoint::wants_attachment)

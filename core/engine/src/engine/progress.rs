@@ -222,10 +222,11 @@ impl Engine {
             || self.clocks.any()
     }
 
-    /// Whether something waits on this exchange that no request timeout bounds.
+    /// Whether something is open or waits on this exchange that no request timeout bounds. An endpoint counts while it is attached:
+    /// what is asked of one on a connection that is gone is lost, or not known, where an interrupted one would be restored first.
     pub(super) fn waits_on(&self, conn: ConnId) -> bool {
         (self.current == Some(conn) && self.awaits_unsolicited())
-            || self.endpoints.any_waiting_on(conn)
+            || self.endpoints.any_on(conn)
             || self.exchanges.get(&conn).is_some_and(|exchange| {
                 // A batch outlives the attachment that it was sent on.
                 exchange
