@@ -328,18 +328,18 @@ impl Engine {
                         }
                     }
                 }
-                if route == Route::Command(Act::Begin) && self.holds_transaction() {
-                    let message =
-                        "the session holds a transaction already: COMMIT or REVERT it first";
-                    self.settle(execution, local(Disposition::Failed, message));
-                    return true;
-                }
+                // A BEGIN in a transaction is one of its requests, too: what it does there is the server's to say, and repeated it
+                // must not go elsewhere.
                 let held = match &route {
-                    Route::Command(Act::Commit | Act::Revert | Act::Change) => {
+                    Route::Command(Act::Begin | Act::Commit | Act::Revert | Act::Change) => {
                         self.transaction_position()
                     }
                     _ => None,
                 };
+                if let (Some(_), Some(why)) = (&held, self.of_another_domain(domain.as_deref())) {
+                    self.settle(execution, local(Disposition::Failed, why));
+                    return true;
+                }
                 match held {
                     Some((transaction, position, preview)) => {
                         let preview = wanted_preview
@@ -450,7 +450,7 @@ impl Engine {
                 if detaching {
                     self.clock_detaching(execution, true);
                 }
-                if begins {
+                if begins && transaction.is_none() {
                     self.begun_on = Some(conn);
                 }
                 if let Some(held) = self.executions.get_mut(&execution) {

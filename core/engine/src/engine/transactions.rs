@@ -143,6 +143,21 @@ impl Engine {
         Some((Arc::clone(&held.id), held.accepted, held.preview.clone()))
     }
 
+    /// Why a command that names this domain is not sent into the transaction that is held, every request of which names the same
+    /// (L-3).
+    pub(super) fn of_another_domain(&self, domain: Option<&str>) -> Option<String> {
+        let held = self.transaction.as_ref()?;
+        (domain != Some(held.domain.as_str())).then(|| {
+            format!(
+                "transaction {} is of domain {}, which every request of it names, and this command was prepared {}: COMMIT or \
+                 REVERT it first",
+                held.id,
+                held.domain,
+                domain.map_or_else(|| "without one".to_owned(), |domain| format!("for domain {domain}")),
+            )
+        })
+    }
+
     /// Whether a command of this transaction has to wait until it is attached again (D-1, D-5).
     pub(super) fn waits_for_attach(&self, transaction: Option<&str>) -> bool {
         self.transaction.as_ref().is_some_and(|held| {
