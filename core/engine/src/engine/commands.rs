@@ -24,6 +24,7 @@ impl Engine {
                         "the outcome of another execution reference",
                     ));
                 }
+                self.check_transaction(execution, &reply)?;
                 self.landed(execution);
                 self.disposed(now, conn, execution, reply);
             }

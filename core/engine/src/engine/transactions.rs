@@ -339,6 +339,40 @@ impl Engine {
         }
     }
 
+    /// Holds an outcome to what it must say of the transaction. Going on after one that says something else, a host's statements
+    /// would happen outside of the transaction that it believes in. What is recovered tells of then, not of now.
+    pub(super) fn check_transaction(
+        &self,
+        execution: ExecutionId,
+        outcome: &CommandOutcome,
+    ) -> Result<(), Violation> {
+        let Some(one) = self.executions.get(&execution) else {
+            return Ok(());
+        };
+        if outcome.origin != OutcomeOrigin::Executed
+            || !matches!(outcome.disposition, CommandDisposition::CommandCompleted(_))
+        {
+            return Ok(());
+        }
+        let status = outcome.transaction.as_ref();
+        let begun = status.is_some_and(|status| is_open(&status.state));
+        if one.route == Some(Route::Command(Act::Begin)) && one.transaction.is_none() && !begun {
+            return Err(Violation::new(
+                "X-1",
+                "a BEGIN completed and told of no open transaction",
+            ));
+        }
+        match (&one.transaction, &outcome.transaction_admission) {
+            (Some(of), Some(admission)) if **of != *admission.preview.transaction_id => {
+                Err(Violation::new(
+                    "X-3",
+                    "a statement was accepted into a transaction that it is not of",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Learns from an outcome what the session holds now.
     pub(super) fn transaction_outcome(
         &mut self,
@@ -380,6 +414,7 @@ impl Engine {
                     && ((act == Act::Begin && completed)
                         // One whose BEGIN nobody waited for: what the session holds is told with every outcome.
                         || (held.is_none()
+                            && self.begun_on == Some(conn)
                             && self.current == Some(conn)
                             && tells_binding(outcome)
                             && !may_be_its_own(act, outcome))) =>

@@ -102,6 +102,58 @@ fn the_position_moves_only_by_what_an_outcome_reports() {
     assert_eq!(next.expected_transaction_position, Some(1));
 }
 
+// rule: X-1, F-8
+#[test]
+fn a_begin_that_completes_without_an_open_transaction_breaks_the_protocol() {
+    let ended = [
+        None,
+        Some(TransactionState::TransactionCommitted),
+        Some(TransactionState::TransactionExpired),
+    ];
+    for state in ended {
+        let (mut bench, conn) = Bench::connected();
+        let (call, _, reference) = bench.execute("BEGIN;");
+        let (id, _) = bench.command(conn);
+        let answer = match &state {
+            None => completed(&reference),
+            Some(state) => bound(completed(&reference), transaction_in("t", state.clone(), 0)),
+        };
+        bench.reply(conn, id, answer);
+        assert!(bench.is_reset(conn), "{state:?}");
+        // It may have begun, and is asked about again.
+        assert!(bench.is_waiting(call));
+        let conn = bench.reconnected();
+        let (id, again) = bench.command(conn);
+        assert_eq!(again.execution_reference, reference);
+        bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
+        bench.outcome(call);
+        assert!(is_held(&mut bench));
+    }
+}
+
+// rule: X-3, F-8
+#[test]
+fn an_append_that_another_transaction_accepted_breaks_the_protocol() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, appended(&reference, "other", 1, 9));
+    assert!(bench.is_reset(conn));
+    assert!(bench.is_waiting(call));
+}
+
+// rule: X-1
+#[test]
+fn a_transaction_that_nobody_began_is_not_held() {
+    let (mut bench, conn) = Bench::connected();
+    run(&mut bench, conn, CREATE, |reference| {
+        bound(completed(reference), transaction("t", 1))
+    });
+    assert!(!is_held(&mut bench));
+    let (command, _) = run(&mut bench, conn, CREATE, completed);
+    assert_eq!(command.expected_transaction_position, None);
+}
+
 // rule: X-3
 #[test]
 fn an_append_is_told_with_its_admission() {
