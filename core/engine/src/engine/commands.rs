@@ -88,17 +88,19 @@ impl Engine {
                 self.settle(execution, of_command(reply));
             }
             CommandDisposition::LeaderRedirect(redirect) => {
+                let target = match &redirect.leader {
+                    Some(leader) => self.learn(leader),
+                    None => Err("the server knows no leader".to_owned()),
+                };
+                let why = match &target {
+                    Ok(origin) => format!("the server says that {origin} leads"),
+                    Err(why) => why.clone(),
+                };
                 if let Some(held) = self.executions.get_mut(&execution) {
-                    held.cause = Some((
-                        ErrorKind::Transport,
-                        "no leader took the command".to_owned(),
-                    ));
+                    let text = format!("no leader took the command: {why}");
+                    held.cause = Some((ErrorKind::Transport, text));
                 }
-                let target = redirect
-                    .leader
-                    .as_ref()
-                    .and_then(|leader| self.learn(leader));
-                self.redirected(now, conn, execution, target);
+                self.redirected(now, conn, execution, target.ok());
             }
             CommandDisposition::OutcomeUnknown(_) => {
                 if let Some(held) = self.executions.get_mut(&execution) {

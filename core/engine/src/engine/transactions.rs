@@ -299,7 +299,7 @@ impl Engine {
                     let target = redirect
                         .leader
                         .as_ref()
-                        .and_then(|leader| self.learn(leader));
+                        .and_then(|leader| self.learn(leader).ok());
                     self.set_binding(again);
                     let here = self
                         .exchanges

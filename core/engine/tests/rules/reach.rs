@@ -456,6 +456,32 @@ fn two_servers_that_name_each_other_make_no_storm() {
 
 // rule: T-2, D-2
 #[test]
+fn a_leader_that_is_not_followed_is_told_with_the_reason() {
+    let long = format!("http://{}", "x".repeat(100_000));
+    for (named, told) in [
+        (Some("http://b:2"), "https is not led to http://b:2"),
+        (Some("nonsense"), "must begin with http:// or https://"),
+        (Some("https://ada:secret@b:2"), "user information"),
+        (Some(long.as_str()), "is no host name"),
+        (None, "has no address"),
+    ] {
+        let mut bench = Bench::new(&["https://a:1"]);
+        let conn = bench.connect();
+        let (call, _, reference) = bench.execute(CREATE);
+        while bench.is_waiting(call) {
+            if let Some(asked) = bench.quiet(conn, SEC).first() {
+                let id = asked.request_id;
+                bench.reply(conn, id, redirect(&reference, Some(endpoints("b", named))));
+            }
+        }
+        let error = bench.fails(call, ErrorKind::Uncertain);
+        assert!(error.message.contains(told), "{error}");
+        assert!(!error.message.contains("secret") && error.message.len() < 1000);
+    }
+}
+
+// rule: T-2, D-2
+#[test]
 fn https_is_never_left_for_http() {
     let mut bench = Bench::new(&["https://a:1", "http://plain:1"]);
     let call = bench.call(Call::Connect);
