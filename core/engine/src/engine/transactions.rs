@@ -414,7 +414,6 @@ impl Engine {
                     && ((act == Act::Begin && completed)
                         // One whose BEGIN nobody waited for: what the session holds is told with every outcome.
                         || (held.is_none()
-                            && self.begun_on == Some(conn)
                             && self.current == Some(conn)
                             && tells_binding(outcome)
                             && !may_be_its_own(act, outcome))) =>

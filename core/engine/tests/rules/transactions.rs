@@ -142,18 +142,6 @@ fn an_append_that_another_transaction_accepted_breaks_the_protocol() {
     assert!(bench.is_waiting(call));
 }
 
-// rule: X-1
-#[test]
-fn a_transaction_that_nobody_began_is_not_held() {
-    let (mut bench, conn) = Bench::connected();
-    run(&mut bench, conn, CREATE, |reference| {
-        bound(completed(reference), transaction("t", 1))
-    });
-    assert!(!is_held(&mut bench));
-    let (command, _) = run(&mut bench, conn, CREATE, completed);
-    assert_eq!(command.expected_transaction_position, None);
-}
-
 // rule: X-3
 #[test]
 fn an_append_is_told_with_its_admission() {
