@@ -115,13 +115,12 @@ class Tap:
                         self.turned_away.append(time.monotonic())
                         self._lock.notify_all()
                         continue
-                server = socket.create_connection(self._upstream)
+                    server = socket.create_connection(self._upstream)
+                    self._sockets += [client, server]
+                    recorded = Recorded()
+                    self.connections.append(recorded)
             except OSError:
                 return
-            recorded = Recorded()
-            with self._lock:
-                self.connections.append(recorded)
-                self._sockets += [client, server]
             for source, sink, kept, closed in (
                 (client, server, recorded.from_client, recorded.client_closed),
                 (server, client, recorded.from_server, None),
