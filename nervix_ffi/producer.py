@@ -150,7 +150,8 @@ class Submission:
         return self._look() or self.producer._resolved(self.identity)
 
     def result(self, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> SubmissionOutcome:
-        """Waits for the outcome and takes it; calling it again returns the same.
+        """Waits for the outcome and takes it; calling it again returns the same. Without ``timeout`` it waits for as long as the
+        session lasts: a server says nothing about when the graph is done with a batch.
 
         With ``check``, an outcome that is not COMPLETED is raised: NotAdmitted, ProcessingFailed or OutcomeUnknown. Raises
         DeadlineError after ``timeout`` seconds (0 takes an outcome that is there) or CancelledError, which leave the submission as it

@@ -68,6 +68,16 @@ def until(condition: Callable[[], bool], session: nervix_ffi.Session) -> None:
     raise AssertionError("it never came true")
 
 
+def lose(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    """Cut the session, and wait until the client knows: what is asked of it from then on goes to the next one."""
+    with consumer(session) as watching:
+        told = Running(lambda: watching.next(timeout=PATIENCE))
+        wait(node, parked_reads=1)
+        node.control("cut")
+        with pytest.raises(nervix_ffi.InterruptedReadError):
+            told.result()
+
+
 # ---- opening
 
 
@@ -728,8 +738,8 @@ def test_the_graph_ends_a_producer_for_good(
 @pytest.mark.rule("P-8")
 def test_a_new_generation_is_not_the_old_one(node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer) -> None:
     node.control("accept", mode="refuse")
-    node.control("cut")
-    wait(node, sessions_ended=1)
+    lose(node, session)
+    assert quick.state is EndpointState.INTERRUPTED
     execute(node, "STOP;", "START;")
     node.control("accept", mode="accept")
     with pytest.raises(nervix_ffi.ReopenRequiredError) as caught:
@@ -739,10 +749,12 @@ def test_a_new_generation_is_not_the_old_one(node: LoopbackNode, session: nervix
 
 
 @pytest.mark.rule("P-8")
-def test_submitting_waits_for_the_restoration_under_its_own_time(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
+def test_submitting_waits_for_the_restoration_under_its_own_time(
+    node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer
+) -> None:
     node.control("accept", mode="refuse")
-    node.control("cut")
-    wait(node, sessions_ended=1)
+    lose(node, session)
+    assert quick.state is EndpointState.INTERRUPTED
     with pytest.raises(nervix_ffi.DeadlineError):
         quick.submit(rows(1), timeout=0.1)
     waiting = Running(lambda: quick.send(rows(2), timeout=PATIENCE))
@@ -788,10 +800,10 @@ def test_a_close_that_nobody_waits_for_goes_on(node: LoopbackNode, quick: nervix
 
 
 @pytest.mark.rule("P-8")
-def test_closing_wins_over_a_restoration(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
+def test_closing_wins_over_a_restoration(node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer) -> None:
     node.control("delay", kind="OpenIngestorRequest", when="after")
-    node.control("cut")
-    wait(node, sessions_ended=1)
+    lose(node, session)
+    assert quick.state is EndpointState.INTERRUPTED
     waiting = Running(lambda: quick.submit(rows(1), timeout=PATIENCE))
     wait(node, held=1)
     quick.close(timeout=PATIENCE)

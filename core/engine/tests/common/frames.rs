@@ -609,6 +609,26 @@ pub fn appended(reference: &str, id: &str, accepted: u64, basis: u8) -> ReplyBod
     body
 }
 
+/// What a DESCRIBE TRANSACTION is answered: a transaction, and what would be committed at a position of it.
+pub fn inspected(reference: &str, of: TransactionStatus, position: u64, basis: u8) -> ReplyBody {
+    let mut body = completed(reference);
+    if let ReplyBody::CommandOutcome(outcome) = &mut body {
+        outcome.inspection = Some(TransactionInspected {
+            report: TransactionImpactReport {
+                domain: of.domain.clone(),
+                position,
+                planning_basis: Fingerprint { bytes: [basis; 32] },
+                completeness: ImpactCompleteness::ImpactComplete,
+                operations: Vec::new(),
+                execution_steps: Vec::new(),
+            },
+            transaction: of,
+            operation: None,
+        });
+    }
+    body
+}
+
 pub fn command_failed(reference: &str, message: &str) -> ReplyBody {
     outcome(
         reference,

@@ -393,6 +393,21 @@ impl Watch {
                     self.positions
                         .insert(status.transaction_id, status.accepted_operations);
                 }
+                if let Some(inspected) = outcome.inspection {
+                    let id = inspected.transaction.transaction_id;
+                    let position = inspected.report.position;
+                    if watched.bound.as_ref() == Some(&id)
+                        && self.positions.get(&id) == Some(&position)
+                    {
+                        let basis = inspected.report.planning_basis;
+                        let preview = TransactionPreviewIdentity {
+                            transaction_id: id.clone(),
+                            position,
+                            planning_basis: basis,
+                        };
+                        self.previews.insert(id, preview);
+                    }
+                }
                 if let Some(admission) = outcome.transaction_admission {
                     // A session that is not bound reports no status; the admission says how many there are, too.
                     let id = admission.preview.transaction_id.clone();
