@@ -202,7 +202,9 @@ impl Engine {
                 self.landed(execution);
                 let disposition = match reply.disposition {
                     DomainClockAttachDisposition::DomainClockAttached(attached) => {
-                        self.clocks.attached(&attached.domain, conn, attached.clock);
+                        let awaited = self.runs.iter().any(|run| run.execution == execution);
+                        self.clocks
+                            .attached(&attached.domain, conn, attached.clock, awaited);
                         Disposition::Completed
                     }
                     DomainClockAttachDisposition::DomainClockAlreadyAttached(_)
