@@ -255,7 +255,17 @@ impl Watch {
                 });
                 assert!(!parked, "two reads of one consumer (EC-2)");
             }
-            _ => {}
+            ClientRequest::ChoiceLookupRequest(_)
+            | ClientRequest::InspectTransactionRequest(_)
+            | ClientRequest::SelectDomainRequest(_) => {
+                panic!("{message:?}, whose reply nobody handles (CF-1, Q-1)")
+            }
+            ClientRequest::SuggestRequest(_)
+            | ClientRequest::ListDomainsRequest
+            | ClientRequest::SubmitBatchRequest(_)
+            | ClientRequest::CloseIngestorRequest(_)
+            | ClientRequest::SettleEmitterBatchRequest(_)
+            | ClientRequest::CloseEmitterRequest(_) => {}
         }
         watched.flights.insert(id, message.request.clone());
         // Batches are bound by their credit.
