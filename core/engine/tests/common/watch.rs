@@ -58,6 +58,8 @@ pub struct Watch {
     pub already_attached: BTreeSet<String>,
     /// The accepted operations of each transaction, as the newest status that arrived says.
     positions: HashMap<String, u64>,
+    /// The domain of each (L-3).
+    domains: HashMap<String, String>,
     /// What the newest admission of each would commit.
     previews: HashMap<String, TransactionPreviewIdentity>,
     /// Those that the host was told are another's.
@@ -192,6 +194,11 @@ impl Watch {
                             Some(&position),
                             self.positions.get(held),
                             "not the newest position (X-2)"
+                        );
+                        assert_eq!(
+                            command.domain.as_ref(),
+                            self.domains.get(held),
+                            "another domain than the transaction's (L-3)"
                         );
                     }
                     let preview = command.expected_preview.as_ref();
@@ -347,8 +354,7 @@ impl Watch {
             ) => {
                 let status = attached.transaction;
                 watched.bound = Some(status.transaction_id.clone());
-                self.positions
-                    .insert(status.transaction_id, status.accepted_operations);
+                self.told(status);
             }
             (
                 Some(ClientRequest::AttachTransactionRequest(_)),
@@ -400,8 +406,7 @@ impl Watch {
                     if !open(&status) && watched.bound.as_ref() == Some(&status.transaction_id) {
                         watched.bound = None;
                     }
-                    self.positions
-                        .insert(status.transaction_id, status.accepted_operations);
+                    self.told(status);
                 }
                 if let Some(admission) = outcome.transaction_admission {
                     // A session that is not bound reports no status; the admission says how many there are, too.
@@ -415,6 +420,13 @@ impl Watch {
             }
             _ => {}
         }
+    }
+
+    /// A status of a transaction arrived.
+    fn told(&mut self, status: TransactionStatus) {
+        let id = status.transaction_id;
+        self.domains.insert(id.clone(), status.domain);
+        self.positions.insert(id, status.accepted_operations);
     }
 
     /// The host no longer wants this clock, or the server ended it.
