@@ -595,7 +595,7 @@ def test_a_consumer_outlives_its_session_object(node: LoopbackNode, feed: nervix
     wait(node, sessions={"exactly": 1}, consumers=0)
 
 
-@pytest.mark.rule("EC-1", "EC-6")
+@pytest.mark.rule("EC-6")
 def test_consumers_stay_where_they_were_opened_when_commands_move() -> None:
     with LoopbackNode(3, load=GRAPH) as cluster, connect(cluster, cluster.followers[0]) as session:
         reading, feeding = consumer(session), producer(session, "held")

@@ -391,7 +391,7 @@ def test_the_window_of_an_ingestor_makes_it_busy_until_there_is_room(node: Loopb
     assert resends(node) == 0
 
 
-@pytest.mark.rule("C-6", "P-5")
+@pytest.mark.rule("C-8", "P-5")
 def test_a_rejected_submission_was_not_admitted(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
     node.control("reject", kind="SubmitBatchRequest", reason="InvalidRequest")
     with pytest.raises(NotAdmitted):
@@ -840,7 +840,7 @@ def test_a_producer_outlives_its_session_object(node: LoopbackNode) -> None:
     wait(node, sessions=0, producers=0)
 
 
-@pytest.mark.rule("P-1", "P-8")
+@pytest.mark.rule("P-8")
 def test_producers_stay_where_they_were_opened_when_commands_move() -> None:
     with LoopbackNode(3, load=GRAPH) as cluster, connect(cluster, cluster.followers[0]) as session:
         made = producer(session, "held")
@@ -858,7 +858,7 @@ def test_producers_stay_where_they_were_opened_when_commands_move() -> None:
         assert resends(cluster) == 0
 
 
-@pytest.mark.rule("P-5", "N-7")
+@pytest.mark.rule("P-4", "P-8", "EC-6")
 def test_what_endpoints_hold_is_nothing_when_all_is_settled(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     feeding, taking = producer(session, "held"), consumer(session)
     submissions = [feeding.submit(rows(number), timeout=PATIENCE) for number in range(8)]

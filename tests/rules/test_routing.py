@@ -83,7 +83,7 @@ MIXED = [
 ]
 
 
-@pytest.mark.rule("L-2", "CF-1")
+@pytest.mark.rule("L-2")
 @pytest.mark.parametrize("text", MIXED)
 def test_statements_that_must_travel_alone_are_refused_before_anything_is_sent(
     node: LoopbackNode, session: nervix_ffi.Session, text: str

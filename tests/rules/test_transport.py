@@ -45,7 +45,7 @@ def test_refused_credentials_end_connecting_at_once_and_are_not_tried_again(
         assert value not in str(caught.value).split() or value == "ada"
 
 
-@pytest.mark.rule("T-5", "C-4")
+@pytest.mark.rule("T-5", "D-6")
 def test_credentials_refused_on_a_reconnection_end_the_session(guarded: LoopbackNode) -> None:
     with connect(guarded, **CREDENTIALS) as session:
         subscription = session.subscribe("readings")
@@ -71,7 +71,7 @@ def test_credentials_refused_on_a_reconnection_end_the_session(guarded: Loopback
         assert "wörd" not in str(caught.value)
 
 
-@pytest.mark.rule("T-5", "T-6")
+@pytest.mark.rule("T-5")
 def test_a_node_that_cannot_verify_now_is_asked_again(node: LoopbackNode) -> None:
     node.control("auth", answer="unavailable", count=3)
     with connect(node) as session:

@@ -801,7 +801,7 @@ fn producers_and_consumers_share_a_session() {
     bench.rejoin(producer, submission);
 }
 
-// rule: EC-2
+// rule: EC-6
 #[test]
 fn the_end_of_everything_answers_everyone() {
     let (mut bench, conn, consumer, _) = consuming();

@@ -1096,7 +1096,7 @@ fn an_open_in_flight_ends_with_its_session() {
     bench.fails(call, ErrorKind::Transport);
 }
 
-// rule: F-8, T-6
+// rule: F-8, P-8
 #[test]
 fn a_violation_leaves_batches_unknown() {
     let (mut bench, conn, producer, _) = producing();
@@ -1133,7 +1133,7 @@ fn every_call_that_waits_for_an_outcome_gets_it() {
     assert_eq!(bench.engine.pending(producer), []);
 }
 
-// rule: P-5
+// rule: P-8
 #[test]
 fn the_end_of_everything_answers_everyone() {
     let (mut bench, conn, producer, _) = producing();

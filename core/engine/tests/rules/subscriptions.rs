@@ -66,7 +66,7 @@ fn a_subscription_is_asked_for_with_its_own_request() {
     assert_eq!(*opened.schema, numbers());
 }
 
-// rule: S-1, L-2
+// rule: S-1
 #[test]
 fn a_subscription_needs_a_domain() {
     let mut bench = Bench::with(&["http://a:1"], None);
@@ -545,7 +545,7 @@ fn a_deletion_whose_session_ends_is_complete() {
     bench.outcome(create);
 }
 
-// rule: S-7, E-3
+// rule: S-7, C-10, B-1
 #[test]
 fn a_stopped_create_takes_its_first_requests_answer() {
     let (mut bench, conn) = Bench::connected();
