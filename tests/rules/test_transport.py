@@ -107,7 +107,7 @@ def test_a_reply_that_never_comes_ends_the_session_after_the_request_timeout(nod
     assert counts(node)["sessions"]["opened"] == 2
 
 
-@pytest.mark.rule("CF-2", "F-1")
+@pytest.mark.rule("CF-2", "F-1", "RP-4a")
 @pytest.mark.parametrize("layout", ["standard", "alternate"])
 def test_domains_are_read_in_either_layout(node: LoopbackNode, layout: str) -> None:
     node.control("domain_info", layout=layout)
@@ -117,8 +117,10 @@ def test_domains_are_read_in_either_layout(node: LoopbackNode, layout: str) -> N
         session.execute("CREATE PACED DOMAIN ticking WITH PERIOD 100ms SKEW 50ms;", timeout=PATIENCE)
         listed = session.execute("LIST DOMAINS;", timeout=PATIENCE)
         assert [name for name in ("another", "lab", "ticking") if name in listed.message] == ["another", "lab", "ticking"]
-        lines = [line for line in listed.message.splitlines() if "ticking" in line or "lab" in line]
-        assert len(lines) == 2
+        found = dict(line.split(": ", 1) for line in listed.message.splitlines())
+        assert found["lab"] == "running, unpaced, start version 1"
+        assert found["another"] == "stopped, unpaced, start version 0"
+        assert found["ticking"].startswith("stopped, paced with ")
     assert counts(node)["sessions"]["opened"] == 1
 
 

@@ -482,7 +482,7 @@ fn statements_end_where_they_end() {
     }
 }
 
-// rule: L-2
+// rule: L-2, RP-4a
 #[test]
 fn list_domains_is_a_request_of_its_own() {
     for alternate in [false, true] {
