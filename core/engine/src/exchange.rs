@@ -45,8 +45,8 @@ pub(crate) enum Asked {
     Read(EndpointId),
     Settle(CallId),
     Close(EndpointId, Role),
-    /// Releases what was opened for nobody.
-    Release,
+    /// Releases what was opened for nobody, by the identity of its open.
+    Release(u64, Role),
 }
 
 impl Asked {
