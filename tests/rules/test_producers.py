@@ -768,6 +768,23 @@ def test_a_close_waits_for_every_outcome(node: LoopbackNode, session: nervix_ffi
     held.close(timeout=PATIENCE)
 
 
+@pytest.mark.rule("P-8", "C-6")
+def test_a_close_that_the_node_has_no_room_for_is_asked_again(
+    node: LoopbackNode, session: nervix_ffi.Session, held: nervix_ffi.Producer
+) -> None:
+    submission = held.submit(rows(1), timeout=PATIENCE)
+    wait(node, outstanding_batches=1)
+    node.control("reject", kind="CloseIngestorRequest", reason="TooManyRequestsInFlight", count=2)
+    closing = Running(lambda: held.close(timeout=PATIENCE))
+    wait(node, frames={"in": {"CloseIngestorRequest": 3}})
+    assert not submission.done()
+    with consumer(session) as taking:
+        taking.next(timeout=PATIENCE).ack(timeout=PATIENCE)
+    closing.result()
+    assert submission.result(timeout=PATIENCE).completed
+    wait(node, producers=0)
+
+
 @pytest.mark.rule("P-8")
 @pytest.mark.parametrize("token", ["none", "over", "triggered"])
 def test_a_close_that_nobody_waits_for_goes_on(node: LoopbackNode, quick: nervix_ffi.Producer, token: str) -> None:

@@ -233,7 +233,7 @@ def use_everything(node: LoopbackNode, session: nervix_ffi.Session) -> None:
         taking.close(timeout=PATIENCE)
 
 
-@pytest.mark.rule("CF-1", "Q-1", "F-1", "F-2", "C-1")
+@pytest.mark.rule("CF-1", "Q-1", "F-1", "F-5", "C-1", "X-2")
 def test_every_request_is_sent_but_those_whose_replies_nobody_handles(tapped: tuple[LoopbackNode, Tap]) -> None:
     node, tap = tapped
     with connect(node, tap.uri) as session:
@@ -244,6 +244,11 @@ def test_every_request_is_sent_but_those_whose_replies_nobody_handles(tapped: tu
     assert 0 not in identities
     union = {name for name, tag in vars(reader.class_of("ClientRequest")).items() if isinstance(tag, int)} - {"NONE"}
     assert {name for _, name, _ in requests} == union - NEVER_SENT
+    positions = {body.Query(): body.ExpectedTransactionPosition() for _, name, body in requests if name == "CommandRequest"}
+    # Position 0 is written, and no position is left out.
+    assert positions[b"BEGIN;"] is None
+    assert positions[b"CREATE SCHEMA made (id U32);"] == 0
+    assert positions[b"CREATE RELAY made_rows SCHEMA made UNBRANCHED;"] == 1
 
 
 @pytest.mark.rule("P-1", "EC-1", "B-12", "F-1")
