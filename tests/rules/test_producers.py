@@ -380,6 +380,25 @@ def test_a_busy_ingestor_gets_the_batch_again_and_the_host_hears_nothing(node: L
 
 
 @pytest.mark.rule("P-5")
+def test_batches_keep_their_order_where_one_at_a_time_is_outstanding(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    """One that is sent again would come behind those that were sent since: there are none."""
+    feeding, taking = producer(session, "held", credit_batches=1), consumer(session)
+    answer(node, "SubmitBatchRequest", "Busy", count=3, domain=DOMAIN, ingestor="held")
+    first = feeding.submit(rows(1), timeout=PATIENCE)
+    second = Running(lambda: feeding.submit(rows(2), timeout=PATIENCE))
+    delivery = taking.next(timeout=PATIENCE)
+    assert ids(delivery) == [1]
+    delivery.ack(timeout=PATIENCE)
+    assert counts(node)["batches"]["contents"] == 1, "the other one was sent beside it"
+    assert first.result(timeout=PATIENCE).completed
+    delivery = taking.next(timeout=PATIENCE)
+    assert ids(delivery) == [2]
+    delivery.ack(timeout=PATIENCE)
+    assert second.result().result(timeout=PATIENCE).completed
+    assert resends(node) == 0
+
+
+@pytest.mark.rule("P-5")
 def test_the_window_of_an_ingestor_makes_it_busy_until_there_is_room(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     execute(node, "STOP;", ingestor("narrow", "watched", window="SEQUENTIAL"), "START;")
     feeding = producer(session, "narrow")
