@@ -107,7 +107,7 @@ def test_a_reply_that_never_comes_ends_the_session_after_the_request_timeout(nod
     assert counts(node)["sessions"]["opened"] == 2
 
 
-@pytest.mark.rule("CF-2", "F-1", "RP-4a")
+@pytest.mark.rule("F-1", "RP-4a")
 @pytest.mark.parametrize("layout", ["standard", "alternate"])
 def test_domains_are_read_in_either_layout(node: LoopbackNode, layout: str) -> None:
     node.control("domain_info", layout=layout)
