@@ -833,36 +833,6 @@ fn what_a_transaction_forbids_is_refused_before_it_is_sent() {
     bench.outcome(call);
 }
 
-// rule: L-3, L-1
-#[test]
-fn every_request_of_a_transaction_names_its_domain() {
-    for query in [CREATE, "COMMIT;", "REVERT;"] {
-        for elsewhere in [Some("e"), None] {
-            let mut bench = Bench::with(&["http://a:1"], elsewhere);
-            let conn = bench.connect();
-            let (early, _) = bench.prepare(query);
-            let (read, read_reference) = bench.prepare("SHOW CREATE RELAY r;");
-            let (call, ..) = bench.execute("USE d;");
-            bench.outcome(call);
-            bench.begin(conn, "t");
-            let call = bench.call(Call::Execute(early));
-            let outcome = bench.outcome(call);
-            assert_eq!(outcome.disposition, Disposition::Failed, "{query}");
-            assert!(outcome.decided_locally && outcome.message.contains("domain d"));
-            bench.sends_nothing(conn);
-            // What is no request of the transaction may be about another domain, and the transaction goes on.
-            let call = bench.call(Call::Execute(read));
-            let (id, command) = bench.command(conn);
-            assert_eq!(command.domain.as_deref(), elsewhere);
-            bench.reply(conn, id, completed(&read_reference));
-            bench.outcome(call);
-            let append = bench.append(conn, "t", 1);
-            assert_eq!(append.domain.as_deref(), Some("d"));
-            assert_eq!(append.expected_transaction_position, Some(0));
-        }
-    }
-}
-
 // rule: L-3
 #[test]
 fn reads_and_endpoints_that_are_open_go_on_inside_a_transaction() {
