@@ -591,6 +591,10 @@ impl Engine {
                 let (reason, refusal) = refusal.ends_with();
                 self.over(id, reason, refusal);
             }
+            // The server calls the request itself defective, so it is not sent again unchanged (C-8).
+            Opened::Rejected(rejected) if !is_busy(&rejected) && !is_too_large(&rejected) => {
+                self.over(id, ReopenReason::ProtocolViolated, None);
+            }
             Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled(_) => {
                 let wait = endpoint.backoff.next(BACKGROUND, &mut self.jitter);
                 endpoint.place = Place::Interrupted {

@@ -739,6 +739,19 @@ fn a_freed_consumer_is_closed_without_waiting() {
     bench.sends_nothing(conn);
 }
 
+// rule: EC-5, C-8
+#[test]
+fn a_restoration_that_the_server_calls_defective_is_not_sent_again() {
+    for defect in DEFECTS {
+        let (mut bench, conn, consumer, _) = consuming();
+        let (conn, call, wire, _) = restoring(&mut bench, conn, consumer);
+        bench.reply(conn, wire, rejected(defect));
+        bench.fails(call, ErrorKind::ReopenRequired);
+        is_over(&mut bench, consumer, ReopenReason::ProtocolViolated);
+        assert_eq!(bench.quiet(conn, 30 * SEC), []);
+    }
+}
+
 // rule: EC-6
 #[test]
 fn a_close_wins_over_a_restoration_in_flight() {

@@ -976,6 +976,19 @@ fn a_refused_restoration_is_final_or_tried_again() {
     }
 }
 
+// rule: P-8, C-8
+#[test]
+fn a_restoration_that_the_server_calls_defective_is_not_sent_again() {
+    for defect in DEFECTS {
+        let (mut bench, conn, producer, _) = producing();
+        let (conn, call, wire, _) = restoring(&mut bench, conn, producer);
+        bench.reply(conn, wire, rejected(defect));
+        bench.fails(call, ErrorKind::ReopenRequired);
+        is_over(&mut bench, producer, ReopenReason::ProtocolViolated);
+        assert_eq!(bench.quiet(conn, 30 * SEC), []);
+    }
+}
+
 // rule: P-8
 #[test]
 fn a_close_wins_over_a_restoration_in_flight() {

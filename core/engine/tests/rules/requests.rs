@@ -268,12 +268,7 @@ fn waits_between_refusals_grow() {
 // rule: C-8
 #[test]
 fn a_defect_in_a_request_is_rejected_and_never_sent_again() {
-    for rejection in [
-        RequestRejection::InvalidRequest,
-        RequestRejection::UnsupportedRequest,
-        RequestRejection::UnsupportedValue,
-        RequestRejection::DuplicateRequestId,
-    ] {
+    for rejection in DEFECTS {
         let (mut bench, conn) = Bench::connected();
         let suggest = bench.suggest("S");
         let id = bench.sent(conn).request_id;

@@ -857,6 +857,29 @@ fn an_unsubscribe_that_was_not_admitted_is_sent_again() {
     }
 }
 
+// rule: C-8, S-8
+#[test]
+fn an_unsubscribe_that_the_server_calls_defective_is_not_sent_again() {
+    for defect in DEFECTS {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        for place in 0..200 {
+            bench.frame(conn, rows("s", 1, 1, place..place + 1));
+        }
+        let (id, _) = bench.unsubscribe(conn);
+        bench.reply(conn, id, rejected(defect));
+        assert_eq!(bench.quiet(conn, 60 * SEC), []);
+        bench.frame(conn, rows("s", 1, 1, 200..201));
+        assert!(matches!(bench.event().kind, EventKind::Overflow { .. }));
+        bench.no_event();
+        // Its host may still ask for it.
+        let (delete, ..) = bench.execute("DELETE SUBSCRIPTION s;");
+        let (id, _) = bench.unsubscribe(conn);
+        bench.reply(conn, id, deleted("s", 1));
+        assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+    }
+}
+
 // rule: S-7, C-6
 #[test]
 fn a_reopening_that_was_not_admitted_is_sent_again() {
