@@ -3,6 +3,14 @@
 use nervix_wire::types::*;
 use nervix_wire::{encode_rows, encode_server};
 
+/// What a server calls a request that must not be sent again unchanged (C-8).
+pub const DEFECTS: [RequestRejection; 4] = [
+    RequestRejection::InvalidRequest,
+    RequestRejection::UnsupportedRequest,
+    RequestRejection::UnsupportedValue,
+    RequestRejection::DuplicateRequestId,
+];
+
 pub fn server(body: ServerBody) -> Vec<u8> {
     encode_server(&ServerMessage { body }).unwrap()
 }
