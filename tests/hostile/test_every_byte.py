@@ -1,0 +1,212 @@
+"""A connection that ends after any number of bytes, in either direction, by an end or a reset, in the clear or in TLS.
+
+Every count of the opening is tried, and then counts of the scripted session of ``tests/cuts``, with everything open at once, held to
+the invariants that hold for it when it is cut at its frames. ``NERVIX_BYTES=all`` tries every count of both, and goes on for hours
+(``NERVIX_BYTES=7`` every seventh); without it they are sampled from ``NERVIX_BYTES_SEED`` (0 by default).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nervix_ffi
+from nervix_ffi.testing import LoopbackNode
+
+from ..cuts.cluster import Cluster
+from ..cuts.host import Host
+from ..cuts.invariants import leave_nothing
+from ..soak.residue import Residue, left_behind
+from ..support import GRAPH, PATIENCE, connect
+from .proxy import FIN, RST, TO_CLIENT, TO_SERVER, Plan, Proxy, cut
+from .test_tls import Authority
+
+WHOLE = os.environ.get("NERVIX_BYTES", "")
+SEED = int(os.environ.get("NERVIX_BYTES_SEED", "0"))
+
+#: How many counts of each way of ending a connection are tried, unless all are.
+OPENINGS, SESSIONS = 80, 16
+
+#: After one of so many cuts of a session nobody is to be reached until the host was told so.
+AWAY = 5
+
+WAYS = [(way, how) for way in (TO_CLIENT, TO_SERVER) for how in (FIN, RST)]
+
+
+@dataclass(frozen=True)
+class After:
+    """The connection ended when so many bytes passed in a direction, of which the node knows nothing.
+
+    ``away``: it accepts no other then, for a while.
+    """
+
+    way: str
+    count: int
+    how: str
+    away: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.how} after {self.count} bytes {self.way}{' and away' if self.away else ''}"
+
+    def arm(self, node: LoopbackNode) -> None:
+        """Has the node do nothing."""
+
+    def plan(self) -> Plan:
+        """What the proxy is to do."""
+        return cut(self.way, self.count, self.how)
+
+
+def places(totals: dict[str, int], sample: int, away: int = 0) -> Iterator[After]:
+    """Counts below the totals, by each way of ending a connection; after every so many of them nobody is to be reached for a while."""
+    dice = random.Random(SEED)
+    for way, how in WAYS:
+        counts: Sequence[int] = range(totals[way])
+        if not WHOLE:
+            counts = sorted(dice.sample(counts, min(sample, len(counts))))
+        elif WHOLE != "all":
+            counts = counts[SEED :: int(WHOLE)]
+        for number, count in enumerate(counts):
+            yield After(way, count, how, away=away > 0 and number % away == 0)
+
+
+class Server:
+    """How a node serves: in the clear, or over TLS, with what that takes to start it and to trust it."""
+
+    def __init__(self, authority: Authority | None) -> None:
+        #: How much less than in another run may pass: signatures differ in length, and so do the sizes of some records.
+        self.slack = 0 if authority is None else 64
+        self.options: dict[str, Any] = {}
+        self.trust: dict[str, Any] = {}
+        if authority is not None:
+            chain, key = authority.issue("127.0.0.1")
+            self.options = {"tls_cert": chain, "tls_key": key}
+            self.trust = {"ca_file": authority.file}
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Server:
+    return Server(None if request.param == "plain" else Authority(tmp_path / "ours"))
+
+
+class Books:
+    """What was tried, and that nothing is left of it."""
+
+    def __init__(self, totals: dict[str, int], slack: int) -> None:
+        self._totals, self._slack = totals, slack
+        self._started, self._before = time.monotonic(), Residue.now()
+        #: Cuts that were made, those that were not due, and what hosts were told of them.
+        self.made = self.late = self.told = 0
+
+    def note(self, after: After, acted: bool) -> None:
+        """A cut was made, unless its byte never came, as those at the very end of what is encrypted need not."""
+        assert acted or after.count > self._totals[after.way] - self._slack, f"{after}: only fewer passed"
+        self.made += acted
+        self.late += not acted
+
+    def close(self, of: str) -> None:
+        """Nothing is left behind."""
+        assert not left_behind(self._before)
+        took = time.monotonic() - self._started
+        print(f"\n{self.made} cuts within {self._totals} bytes ({self.late} not due), {self.told} told {of}, {took:.0f} s")
+
+
+# ---- the opening
+
+
+def opening(node: LoopbackNode, proxy: Proxy, **options: Any) -> bool:
+    """Connects, and again if that failed, and runs a command. Whether the first connect succeeded."""
+    said = ""
+    try:
+        session = connect(node, proxy.uri, **options)
+    except nervix_ffi.ConnectError as failure:
+        said = str(failure)
+        # A server is tried once, and the message is one line that names it.
+        assert len(proxy.lines) == 1
+        session = connect(node, proxy.uri, **options)
+    assert "\n" not in said
+    assert not said or proxy.uri in said
+    with session:
+        assert session.execute("SHOW CREATE RELAY readings;", timeout=PATIENCE).completed
+    proxy.settled()
+    assert len(proxy.lines) <= 2
+    return not said
+
+
+@pytest.mark.timeout(7200 if WHOLE else 120)
+@pytest.mark.rule("C-4", "D-4", "D-6", "E-3", "F-8", "T-2", "T-8", "X-7", "SM-2")
+def test_a_connection_that_ends_after_any_byte_of_its_opening_is_told_or_replaced(server: Server) -> None:
+    with LoopbackNode(load=GRAPH, **server.options) as node, Proxy(node.uri) as proxy:
+        assert opening(node, proxy, **server.trust)
+        books = Books(dict(proxy.lines[0].passed), server.slack)
+        for after in places(proxy.lines[0].passed, OPENINGS):
+            proxy.plan(after.plan())
+            try:
+                books.told += not opening(node, proxy, **server.trust)
+                books.note(after, proxy.lines[0].acted.is_set())
+            except BaseException as failure:
+                raise AssertionError(f"{after}: {failure}") from failure
+        assert leave_nothing(node)["sessions"]["ended"]["end_stream"] == 0
+        books.close("when connecting")
+
+
+# ---- a session with everything open
+
+
+class RelayedHost(Host):
+    """A host that is cut by a proxy, of which the journal tells nothing."""
+
+    def __init__(self, proxy: Proxy, *script: Any, **options: Any) -> None:
+        super().__init__(*script, **options)
+        self._proxy = proxy
+
+    def faults_among(self, new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if self.story.made or not self._proxy.lines or not self._proxy.lines[0].acted.is_set():
+            return []
+        # Only the first connection is cut. If that was before connecting was over, nothing was held on it.
+        lost = self.journal.entries[0]["session"] if self.now > 1 and self.journal.entries else 0
+        after = [entry["number"] for entry in self.journal.entries if entry["session"] != lost]
+        return [{"what": "cut", "session": lost, "number": min(after, default=inf)}]
+
+
+class Relayed(Cluster):
+    """A node behind a proxy."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(1, **server.options)
+        self._trust = server.trust
+        self.proxy = Proxy(self.uris[0])
+        self.uris = [self.proxy.uri]
+
+    def __exit__(self, *_: object) -> None:
+        self.proxy.__exit__(None, None, None)
+        super().__exit__()
+
+    def host(self, number: int, faults: Sequence[Any]) -> Host:
+        self.proxy.plan(*(fault.plan() for fault in faults))
+        return RelayedHost(self.proxy, self.node, number, self.uris, faults, **self._trust)
+
+
+@pytest.mark.timeout(12 * 3600 if WHOLE else 300)
+@pytest.mark.rule("D-4", "D-5", "D-6", "E-2", "E-3", "X-2", "X-3", "X-5", "X-6", "X-7", "S-3", "S-7", "K-5", "P-5", "P-8", "L-3")
+@pytest.mark.rule("EC-4", "EC-5", "EC-6", "SM-1", "SM-2", "SM-3", "SM-4", "SM-5", "B-1", "B-7", "B-9", "B-14", "B-15", "B-16")
+def test_a_connection_that_ends_after_any_byte_of_a_session_loses_nothing(server: Server) -> None:
+    with Relayed(server) as cluster:
+        assert cluster.run().story.made == []
+        books = Books(dict(cluster.proxy.lines[0].passed), server.slack)
+        for after in places(cluster.proxy.lines[0].passed, SESSIONS, AWAY):
+            try:
+                story = cluster.run(after).story  # type: ignore[arg-type]
+                cluster.proxy.settled()
+                books.note(after, cluster.proxy.lines[0].acted.is_set())
+            except BaseException as failure:
+                raise AssertionError(f"{after}: {failure}") from failure
+            books.told += sum(command.again > 0 for command in story.commands)
+        books.close("of commands that were run again")
