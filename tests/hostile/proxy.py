@@ -243,7 +243,7 @@ class Proxy:
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream
         self._plans: deque[Plan] = deque()
-        #: The connections since the last plan.
+        #: The connections since the last `fresh`.
         self.lines: list[Line] = []
         self._all: list[Line] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -265,16 +265,20 @@ class Proxy:
     def plan(self, *plans: Plan) -> None:
         """What becomes of the next connections, and of no other: whatever was planned before is dropped."""
         self._plans = deque(plans)
-        self.lines = []
 
-    def do(self, act: Callable[[Line], None]) -> None:
-        """Does something to the newest connection, and waits until that is done."""
-        line, done = self.lines[-1], threading.Event()
+    def fresh(self, *plans: Plan) -> None:
+        """Counts connections anew, and plans."""
+        self.lines = []
+        self.plan(*plans)
+
+    def do(self, act: Callable[[Line], None], line: Line | None = None) -> None:
+        """Does something to a connection, the newest unless told, and waits until that is done."""
+        line, done = line or self.lines[-1], threading.Event()
         self._loop.call_soon_threadsafe(lambda: (act(line), done.set()))
         assert done.wait(PATIENCE)
 
     def settled(self) -> None:
-        """Waits until every connection since the last plan is over."""
+        """Waits until every connection since the last `fresh` is over."""
         for line in self.lines:
             assert line.over.wait(PATIENCE), "a connection is left"
 

@@ -147,7 +147,7 @@ def test_a_connection_that_ends_after_any_byte_of_its_opening_is_told_or_replace
         assert opening(node, proxy, **server.trust)
         books = Books(dict(proxy.lines[0].passed), server.slack)
         for after in places(proxy.lines[0].passed, OPENINGS):
-            proxy.plan(after.plan())
+            proxy.fresh(after.plan())
             try:
                 books.told += not opening(node, proxy, **server.trust)
                 books.note(after, proxy.lines[0].acted.is_set())
@@ -190,7 +190,7 @@ class Relayed(Cluster):
         super().__exit__()
 
     def host(self, number: int, faults: Sequence[Any]) -> Host:
-        self.proxy.plan(*(fault.plan() for fault in faults))
+        self.proxy.fresh(*(fault.plan() for fault in faults))
         return RelayedHost(self.proxy, self.node, number, self.uris, faults, **self._trust)
 
 
