@@ -26,7 +26,7 @@ from ..cuts.host import Host
 from ..cuts.invariants import leave_nothing
 from ..soak.residue import Residue, left_behind
 from ..support import GRAPH, PATIENCE, connect
-from .proxy import FIN, RST, TO_CLIENT, TO_SERVER, Plan, Proxy, cut
+from .proxy import FIN, RST, TO_CLIENT, TO_SERVER, Line, Plan, Proxy, cut
 from .test_tls import Authority
 
 WHOLE = os.environ.get("NERVIX_BYTES", "")
@@ -105,9 +105,11 @@ class Books:
         #: Cuts that were made, those that were not due, and what hosts were told of them.
         self.made = self.late = self.told = 0
 
-    def note(self, after: After, acted: bool) -> None:
-        """A cut was made, unless its byte never came, as those at the very end of what is encrypted need not."""
+    def note(self, after: After, line: Line) -> None:
+        """A cut was made, to the byte, unless that byte never came, as those at the very end of what is encrypted need not."""
+        acted = line.acted.is_set()
         assert acted or after.count > self._totals[after.way] - self._slack, f"{after}: only fewer passed"
+        assert not acted or line.passed[after.way] == after.count
         self.made += acted
         self.late += not acted
 
@@ -115,7 +117,7 @@ class Books:
         """Nothing is left behind."""
         assert not left_behind(self._before)
         took = time.monotonic() - self._started
-        print(f"\n{self.made} cuts within {self._totals} bytes ({self.late} not due), {self.told} told {of}, {took:.0f} s")
+        print(f"\n{self.made} cuts within {self._totals} bytes ({self.late} not due), {self.told} times told {of}, {took:.0f} s")
 
 
 # ---- the opening
@@ -150,11 +152,11 @@ def test_a_connection_that_ends_after_any_byte_of_its_opening_is_told_or_replace
             proxy.fresh(after.plan())
             try:
                 books.told += not opening(node, proxy, **server.trust)
-                books.note(after, proxy.lines[0].acted.is_set())
+                books.note(after, proxy.lines[0])
             except BaseException as failure:
                 raise AssertionError(f"{after}: {failure}") from failure
         assert leave_nothing(node)["sessions"]["ended"]["end_stream"] == 0
-        books.close("when connecting")
+        books.close("that it cannot be reached")
 
 
 # ---- a session with everything open
@@ -201,12 +203,17 @@ def test_a_connection_that_ends_after_any_byte_of_a_session_loses_nothing(server
     with Relayed(server) as cluster:
         assert cluster.run().story.made == []
         books = Books(dict(cluster.proxy.lines[0].passed), server.slack)
+        gaps = 0
         for after in places(cluster.proxy.lines[0].passed, SESSIONS, AWAY):
             try:
                 story = cluster.run(after).story  # type: ignore[arg-type]
                 cluster.proxy.settled()
-                books.note(after, cluster.proxy.lines[0].acted.is_set())
+                books.note(after, cluster.proxy.lines[0])
             except BaseException as failure:
                 raise AssertionError(f"{after}: {failure}") from failure
             books.told += sum(command.again > 0 for command in story.commands)
-        books.close("of commands that were run again")
+            # Nobody hears twice of one cut.
+            assert all(one.gaps <= len(story.made) for one in story.held.values()), after
+            gaps += sum(len(made.held) for made in story.made)
+        assert gaps
+        books.close(f"to run commands again, {gaps} gaps told")

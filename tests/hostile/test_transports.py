@@ -26,7 +26,7 @@ from ..cuts.invariants import leave_nothing
 from ..endpoints import FIELDS, execute, ids
 from ..soak.residue import Residue, left_behind
 from ..support import PATIENCE, Running, connect, executed, expect_line, finish, python, row_ids, wait
-from .proxy import ANY_STREAM, FIN, NO_STREAM, RST, STREAM, Line, Plan, Proxy, go_away, headers, reset_stream
+from .proxy import ANY_STREAM, FIN, NO_STREAM, RST, STREAM, TO_CLIENT, Line, Plan, Proxy, go_away, headers, reset_stream
 from .test_tls import Authority
 
 pytestmark = pytest.mark.rule("C-4", "D-4", "D-6", "F-8", "T-8", "SM-1", "SM-2")
@@ -100,6 +100,8 @@ class Breakage:
     astray: bool = False
     #: Whether nobody is told, so that a timeout has to tell.
     silent: bool = False
+    #: Whether the connection is one over TLS, into which nothing can be put that makes sense.
+    secure: bool = False
 
 
 BREAKAGES = {
@@ -127,12 +129,15 @@ BREAKAGES = {
     "HTTP 401 to the next": Breakage(abort, End.REFUSED, (say(answer(401), last=True),)),
     "garbage to the next": Breakage(close, then=(say(GARBAGE, last=True),)),
     "GOAWAY without the next": Breakage(abort, then=(say(go_away(NO_STREAM, 0), last=True),)),
-    "no TLS where TLS was": Breakage(close, astray=True),
+    "TLS: close": Breakage(close, secure=True),
+    "TLS: abort": Breakage(abort, secure=True),
+    "TLS: silence": Breakage(Line.mute, silent=True, secure=True),
+    "TLS: garbage": Breakage(say(GARBAGE, last=True), secure=True),
+    "TLS: a record that is none of the server's": Breakage(say(b"\x17\x03\x03\0\x40" + bytes(64), last=True), secure=True),
+    "TLS: garbage to the next": Breakage(abort, then=(say(GARBAGE, last=True),), secure=True),
+    "no TLS where TLS was": Breakage(close, astray=True, secure=True),
     "TLS where none was": Breakage(abort, astray=True),
 }
-
-#: Those of them that are done to a connection over TLS, into which nothing can be put.
-OVER_TLS = {"no TLS where TLS was"}
 
 
 # ---- where it happens
@@ -161,6 +166,10 @@ class Servers:
 
     plain: Server
     secure: Server
+
+    def pair(self, secure: bool) -> tuple[Server, Server]:
+        """The one that is asked for, and the other."""
+        return (self.secure, self.plain) if secure else (self.plain, self.secure)
 
 
 @pytest.fixture(scope="module")
@@ -725,15 +734,17 @@ def test_who_waits_is_told_or_goes_on(request: pytest.FixtureRequest, servers: S
     if waiter is Attach and BREAKAGES[name].end is End.CONDEMNED:
         request.applymarker(pytest.mark.xfail(strict=True, reason="the engine sends an attach again that was judged malformed"))
     breakage = BREAKAGES[name]
-    server, other = (servers.secure, servers.plain) if name in OVER_TLS else (servers.plain, servers.secure)
+    server, other = servers.pair(breakage.secure)
     options = {"request_timeout": HASTE} if breakage.silent else {}
     with Place(server, **options) as place:
         waiting = waiter(place)
         waiting.begin()
-        then = [Plan(act) for act in breakage.then]
+        # What a server over TLS says first cannot be told from the rest, so that it is at its first byte.
+        then = [Plan(act, after=(TO_CLIENT, 1) if breakage.secure else None) for act in breakage.then]
         if breakage.astray:
             then.append(Plan(upstream=other.node.uri))
-        place.losing = 1 + len(breakage.then)
+        # Over TLS those that follow come to no session.
+        place.losing = 1 + (0 if breakage.secure else len(breakage.then))
         place.proxy.plan(*then)
         place.proxy.do(breakage.act)
         lines = place.proxy.lines
@@ -763,7 +774,7 @@ def test_who_waits_is_told_or_goes_on(request: pytest.FixtureRequest, servers: S
 
 
 #: What is done to an open connection alone.
-ALONE = {name: one for name, one in BREAKAGES.items() if not one.then and not one.astray}
+ALONE = {name: one for name, one in BREAKAGES.items() if not one.then and not one.astray and not one.secure}
 
 
 @pytest.mark.rule("X-7", "N-4")
@@ -853,6 +864,7 @@ class Start:
     #: How many connections that takes.
     connections: int = 1
     words: str = "."
+    secure: bool = False
 
 
 STARTS = {
@@ -872,7 +884,7 @@ STARTS = {
     "HTTP 401": Start(say(answer(401), last=True), nervix_ffi.ConnectError),
     "HTTP 404": Start(say(answer(404), last=True), nervix_ffi.ConnectError, words="404"),
     "HTTP 503": Start(say(answer(503), last=True), None, 2),
-    "no TLS where TLS was": Start(None, nervix_ffi.ConnectError, words="does not speak TLS"),
+    "no TLS where TLS was": Start(None, nervix_ffi.ConnectError, words="does not speak TLS", secure=True),
     "TLS where none was": Start(None, nervix_ffi.ConnectError, words="speaks TLS"),
 }
 
@@ -881,7 +893,7 @@ STARTS = {
 @pytest.mark.parametrize("name", STARTS)
 def test_who_connects_is_told_or_gets_through(servers: Servers, name: str) -> None:
     start = STARTS[name]
-    server, other = (servers.secure, servers.plain) if name in OVER_TLS else (servers.plain, servers.secure)
+    server, other = servers.pair(start.secure)
     options = {"username": "ada", "password": "correct-horse-battery", **server.trust}
     if start.error is nervix_ffi.DeadlineError:
         options["timeout"] = HASTE
