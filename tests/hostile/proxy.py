@@ -274,7 +274,12 @@ class Proxy:
     def do(self, act: Callable[[Line], None], line: Line | None = None) -> None:
         """Does something to a connection, the newest unless told, and waits until that is done."""
         line, done = line or self.lines[-1], threading.Event()
-        self._loop.call_soon_threadsafe(lambda: (act(line), done.set()))
+
+        def make() -> None:
+            act(line)
+            done.set()
+
+        self._loop.call_soon_threadsafe(make)
         assert done.wait(PATIENCE)
 
     def settled(self) -> None:
