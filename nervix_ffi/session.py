@@ -25,10 +25,15 @@ from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
 from nervix_ffi.enums import Disposition
 from nervix_ffi.errors import (
+    CancelledError,
+    ClosedError,
     CommandFailed,
     CommandNotCompleted,
+    ConnectError,
+    DeadlineError,
     Error,
     InvalidArgumentError,
+    TransportError,
     UncertainError,
     UnsupportedError,
 )
@@ -57,6 +62,9 @@ DEFAULT_BYTES = 8 * 1024 * 1024
 
 #: How long going back to the selected domain may take, in seconds; nothing is asked of a server for it.
 SELECT_PATIENCE = 10.0
+
+#: How often a call that waits for another thread to finish a transaction looks at its own limit, in seconds.
+SETTLE_LOOK = 0.02
 
 
 class Execution:
@@ -108,8 +116,9 @@ class Session:
     Its memory is bounded whatever the server sends and whoever reads nothing (C-7, S-8): events that were not read take 128 events and
     8 MiB a subscription (or one event of up to 12 MiB) and 64 MiB a session, and of each followed clock the newest of each kind waits;
     2 MiB are on their way, and a frame of up to 4 MiB is put together from its pieces; replies in parts take 64 MiB each and 256 MiB
-    together. What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads
-    past what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
+    together, and once read, one that says the same many times in few bytes (F-3 lets it, eightfold) may take some 25 times its size.
+    What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads past
+    what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:
@@ -121,6 +130,10 @@ class Session:
         self._domain = domain
         #: The transaction that the session holds, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = lambda: None
+        #: The transaction whose block ended before it did.
+        self._unsettled: Transaction | None = None
+        #: Held while that is finished.
+        self._settling = threading.RLock()
         #: Held while a command is prepared, and all the while in which another domain is selected for one.
         self._selecting = threading.RLock()
 
@@ -178,6 +191,8 @@ class Session:
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
         limit = Limit(timeout, cancel)
+        # Before it is prepared: the end of a transaction selects the domain that was selected before it.
+        self._settle(limit)
         execution = self._prepare(query, limit)
         outcome = self._run(execution, limit, check)
         execution.release()
@@ -245,6 +260,40 @@ class Session:
             return Execution(self, query, self._domain, out.take())
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
+        self._settle(limit, execution)
+        return self._carry_out(execution, limit, check)
+
+    def _settle(self, limit: Limit, execution: Execution | None = None) -> None:
+        """Finishes the transaction that a block left behind, so that what comes next does not become part of it.
+
+        Raises TransportError, DeadlineError, CancelledError or ClosedError when it cannot: then nothing else was sent.
+        """
+        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        if limit.triggered or limit.remaining() == 0.0:
+            return
+        while not self._settling.acquire(timeout=SETTLE_LOOK):
+            if limit.triggered or limit.remaining() == 0.0:
+                return
+        try:
+            left = self._unsettled
+            if left is None or (execution is not None and left._asks(execution)):
+                return
+            # What it runs itself comes by here too.
+            self._unsettled = None
+            try:
+                left._settle(limit)
+            except Error as failure:
+                self._unsettled = left
+                raise _not_sent(left, failure, execution) from failure
+            except BaseException:
+                self._unsettled = left
+                raise
+            if not left._settled:
+                self._unsettled = left
+        finally:
+            self._settling.release()
+
+    def _carry_out(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
         followed = attaching and self._follows(execution.domain)
         execution._handle.check()
@@ -374,6 +423,7 @@ class Session:
         DeadlineError or CancelledError call it again. Raises CommandFailed when the server refuses, and whatever ``execute`` raises.
         """
         limit = Limit(timeout, cancel)
+        self._settle(limit)
         name = self._named(domain, "a clock")
         if not self._follows(name):
             try:
@@ -429,6 +479,7 @@ class Session:
         answered, or ClosedError.
         """
         limit = Limit(timeout, cancel)
+        self._settle(limit)
         scope = self._named(domain, "an ingestor")
         return Producer(
             self, scope, ingestor, open_endpoint(PRODUCER, self, scope, ingestor, fields, credit_batches, credit_bytes, limit)
@@ -455,6 +506,7 @@ class Session:
         if settle not in ("manual", "auto"):
             raise InvalidArgumentError(f"settle is 'manual' or 'auto', not {settle!r}")
         limit = Limit(timeout, cancel)
+        self._settle(limit)
         scope = self._named(domain, "an emitter")
         return Consumer(
             self,
@@ -518,6 +570,20 @@ def _read(
 def _unless_over(limit: Limit) -> Limit:
     """The limit of a call that sends nothing: one that is over already is left for the run to report, with the reference."""
     return Limit(None, None) if limit.triggered or limit.remaining() == 0.0 else limit
+
+
+def _not_sent(transaction: Transaction, failure: Error, execution: Execution | None) -> Error:
+    """Tells that a command had to wait for the end of a transaction, which did not come."""
+    name = f"the transaction {transaction.id or ''}".rstrip()
+    message = (
+        f"nothing was sent, because {name} of an earlier block holds the session and could not be ended yet: "
+        "call again later, or connect anew"
+    )
+    told = type(failure) if isinstance(failure, (DeadlineError, CancelledError, ClosedError, ConnectError)) else TransportError
+    error = told(message)
+    error.execution = execution
+    error.reference = None if execution is None else execution.reference
+    return error
 
 
 def _not_completed(execution: Execution, outcome: Outcome) -> Error:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Transaction", "transaction_error"]
 
-#: How long the end of a block that raised waits for its revert, in seconds.
-REVERT_PATIENCE = 10.0
+#: How long the end of a block waits for a revert, in seconds. One that did not come about by then is not given up: see ``_settle``.
+REVERT_PATIENCE = 2.0
 
 #: After these a command may have happened.
 _MAYBE = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED, ErrorKind.CLOSED)
@@ -54,6 +54,9 @@ class Transaction:
     so whatever else the session runs that is no read becomes part of it, and subscriptions, clocks, producers, consumers and USE are
     refused (L-3). After a lost connection or a change of leader the library attaches the transaction again, unless it is over or
     another session has it (D-5, X-6).
+
+    A block that cannot revert now, or does not know what became of its commit, leaves that to the session: it finishes it before it
+    runs anything else, so that nothing else becomes part of the transaction.
 
     It expires when nothing is appended for the server's idle timeout, 15 minutes by default (X-8). Where the library lacks the
     ``transactions`` extension, ``id``, ``status``, ``admission`` and ``preview`` stay None.
@@ -104,42 +107,68 @@ class Transaction:
             self.begin(timeout=self._timeout, cancel=self._cancel)
         except BaseException as failure:
             if not isinstance(failure, Error) or failure.kind in _MAYBE:
-                self._unbegin()
+                self._let_go()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, _: TracebackType | None) -> None:
         if kind is not None:
-            # What the block raised is the news. A transaction that cannot be reverted now expires.
-            self._abandon()
+            # What the block raised is the news.
+            self._let_go()
         elif self._failure is not None:
             # A block that went on after this would end as if all were well.
-            self._abandon()
+            self._let_go()
             raise self._failure
         elif not self._done:
             try:
                 self.commit(timeout=self._timeout, cancel=self._cancel)
             except BaseException:
-                self._abandon()
+                self._let_go()
                 raise
 
-    def _unbegin(self) -> None:
-        """Asks what became of a BEGIN that no block follows, and reverts it when it happened: otherwise a transaction that nobody
-        ends would collect what the session runs next.
+    def _let_go(self) -> None:
+        """Ends it without a commit, unless one may have happened; what this takes longer than a moment is done before the session
+        runs anything else.
         """
-        if self._beginning is not None:
+        if self._settled:
+            return
+        self._session._unsettled = self
+        if self._deciding is None:
+            patience = REVERT_PATIENCE if self._timeout is None else min(REVERT_PATIENCE, self._timeout)
             with suppress(Error):
-                begun = self._session._run(self._beginning, Limit(REVERT_PATIENCE, None), False)
-                if begun.disposition == Disposition.COMPLETED:
-                    self._session.execute("REVERT;", timeout=REVERT_PATIENCE, check=False)
+                self._session._settle(Limit(patience, None))
 
-    def _abandon(self) -> None:
-        """Lets go of it without a commit, unless one may have happened."""
-        with suppress(Error):
-            if self._failure is not None:
-                self._leave()
-            elif self._begun and not self._done and self._deciding is None:
-                self.revert(timeout=REVERT_PATIENCE)
+    @property
+    def _settled(self) -> bool:
+        """Whether nothing of it can be left in the session."""
+        if self._failure is not None:
+            return self._left
+        return self._done or self._beginning is None
+
+    def _asks(self, execution: Execution) -> bool:
+        """Whether running this is how to learn what became of it."""
+        return execution is self._deciding or (execution is self._beginning and not self._begun)
+
+    def _settle(self, limit: Limit) -> None:
+        """Finishes what the block could not: learns whether it began and what its commit did, and reverts it when it is open.
+
+        Raises what running a command raises, and then something is left to do.
+        """
+        session = self._session
+        if not self._begun and self._beginning is not None:
+            begun = session._carry_out(self._beginning, limit, False)
+            if begun.disposition != Disposition.COMPLETED:
+                self._done = begun.disposition != Disposition.OUTCOME_UNKNOWN
+                return
+            self._has_begun(begun)
+        if self._deciding is not None:
+            session._carry_out(self._deciding, limit, False)
+        if self._failure is not None:
+            self._leave(limit)
+        elif not self._done and self._deciding is None:
+            outcome = session._carry_out(session._prepare("REVERT;", limit), limit, False)
+            if outcome.disposition != Disposition.OUTCOME_UNKNOWN:
+                self._finish()
 
     def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Begins it; a ``with`` block does. Raises CommandFailed when the domain is missing or the session holds a transaction,
@@ -153,12 +182,16 @@ class Transaction:
         limit = Limit(timeout, cancel)
         self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
         outcome = session._run(self._beginning, limit, True)
+        self._has_begun(outcome)
+        return outcome
+
+    def _has_begun(self, outcome: Outcome) -> None:
+        session = self._session
         self._begun = True
         self.status = outcome.transaction
         session._transaction = weakref.ref(self)
         # The library has selected it as well.
         session._domain = self.domain
-        return outcome
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
@@ -202,7 +235,8 @@ class Transaction:
         while the outcome of a commit is unknown.
         """
         if self._failure is not None:
-            self._leave()
+            with suppress(Error):
+                self._leave(Limit(REVERT_PATIENCE, None))
         self._check()
         if self._deciding is not None:
             raise InvalidArgumentError(
@@ -276,18 +310,18 @@ class Transaction:
         if selected is not None and selected != self.domain:
             # Refused while the library holds on to a lost transaction: then it follows when that is left.
             with suppress(Error):
-                session.use(selected)
+                limit = Limit(REVERT_PATIENCE, None)
+                session._carry_out(session._prepare(f"USE {selected};", limit), limit, True)
 
-    def _leave(self) -> None:
+    def _leave(self, limit: Limit) -> None:
         """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
-        if self._left or self._session._transaction() is not None:
-            # What the session holds by now is another one.
-            return
+        session = self._session
+        if not self._left and session._transaction() is None:
+            session._carry_out(session._prepare("REVERT;", limit), limit, False)
+            if self._selected is not None and self._selected != session.domain:
+                session._carry_out(session._prepare(f"USE {self._selected};", limit), limit, False)
+        # Otherwise what the session holds by now is another one.
         self._left = True
-        with suppress(Error):
-            self._session.execute("REVERT;", timeout=REVERT_PATIENCE, check=False)
-            if self._selected is not None and self._selected != self._session.domain:
-                self._session.use(self._selected)
 
 
 def transaction_error(outcome: Outcome) -> type[TransactionError] | None:

@@ -114,8 +114,8 @@ def test_a_block_that_could_not_begin_in_time_leaves_no_transaction(node: Loopba
     node.control("delay", kind="CommandRequest", when="after", millis=300)
     with pytest.raises(nervix_ffi.DeadlineError), session.transaction(timeout=0.1):
         pytest.fail("it began")
-    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
     assert session.execute(SCHEMA, timeout=PATIENCE).completed
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
     assert exists(node, "SCHEMA made")
 
 

@@ -44,7 +44,7 @@ pub(crate) enum Asked {
     Submit(EndpointId, u64),
     Read(EndpointId),
     Settle(CallId),
-    Close(EndpointId),
+    Close(EndpointId, Role),
     /// Releases what was opened for nobody.
     Release,
 }
@@ -65,7 +65,10 @@ impl Asked {
 
     /// Whether its answer waits for others, so that no request timeout ends it.
     fn may_take_any_time(&self) -> bool {
-        matches!(self, Self::Submit(..) | Self::Read(_) | Self::Close(_))
+        matches!(
+            self,
+            Self::Submit(..) | Self::Read(_) | Self::Close(_, Role::Producer)
+        )
     }
 
     /// Whether it counts among the requests in flight; submissions go by credit.
@@ -85,6 +88,8 @@ struct Pending {
 pub(crate) struct Exchange {
     pub(crate) conn: ConnId,
     pub(crate) origin: Origin,
+    /// When it became a session.
+    pub(crate) since: u64,
     /// When a frame last arrived.
     pub(crate) heard: u64,
     last_id: u64,
@@ -111,6 +116,7 @@ impl Exchange {
         Self {
             conn,
             origin,
+            since: now,
             heard: now,
             last_id: 0,
             left: false,
@@ -127,9 +133,12 @@ impl Exchange {
         request: ClientRequest,
         now: u64,
     ) -> Result<(u64, Vec<u8>), Unsent> {
+        // Where nothing in flight has a time to be answered in, only asking tells whether the server is there; that it has no
+        // room is an answer.
+        let only_way = asked == Asked::Probe && self.oldest().is_none();
         // 2^64 requests do not fit into the lifetime of a machine, but the identity must not wrap (C-1).
         let (true, Some(id)) = (
-            !asked.counts() || self.has_room(),
+            !asked.counts() || self.has_room() || only_way,
             self.last_id.checked_add(1),
         ) else {
             return Err(Unsent::Full);

@@ -106,7 +106,8 @@ impl fmt::Display for Origin {
 
 fn refusal(text: &str, why: &str) -> String {
     // An address with user information may hold a password, so its text is never repeated.
-    if text.contains('@') {
+    // One that a server named may be of any length.
+    if text.contains('@') || text.len() > HOST_LIMIT {
         format!("the server address is not usable: {why}")
     } else {
         format!("the server address {text:?} is not usable: {why}, as in http://127.0.0.1:{DEFAULT_PORT}")

@@ -90,13 +90,15 @@ impl Reach {
         }
     }
 
-    /// Reads an address that a server named. None when it is no address, or one that this session must not follow.
-    pub(crate) fn follow(&self, uri: &str) -> Option<Origin> {
-        let origin = Origin::parse(uri).ok()?;
-        self.seeds
-            .first()
-            .is_none_or(|first| first.may_lead_to(&origin))
-            .then_some(origin)
+    /// Reads an address that a server named. The error says why this session does not follow it.
+    pub(crate) fn follow(&self, uri: &str) -> Result<Origin, String> {
+        let origin = Origin::parse(uri)?;
+        match self.seeds.first() {
+            Some(first) if !first.may_lead_to(&origin) => Err(format!(
+                "a session that began with https is not led to {origin}"
+            )),
+            _ => Ok(origin),
+        }
     }
 
     pub(crate) fn learn(&mut self, origin: &Origin) {
@@ -178,9 +180,9 @@ mod tests {
             Origin::parse("http://b").unwrap(),
         ]);
         assert_eq!(reach.seeds().len(), 1);
-        assert!(reach.follow("http://c").is_none());
-        assert!(reach.follow("nonsense").is_none());
-        assert!(reach.follow("https://c:1").is_some());
+        assert!(reach.follow("http://c").is_err());
+        assert!(reach.follow("nonsense").is_err());
+        assert!(reach.follow("https://c:1").is_ok());
     }
 
     // rule: D-2

@@ -411,7 +411,7 @@ impl Cluster {
         check_domain(request.domain.as_deref())?;
         let answer = self.faults.answer(session.place());
         let mut outcome = match &answer {
-            Some(answer) if !answer.execute => decided(
+            Some(answer) if !answer.execute => CommandOutcome::plain(
                 reference,
                 answer.disposition.clone(),
                 answer.message.clone(),
@@ -500,14 +500,14 @@ impl Cluster {
                 outcome.origin = OutcomeOrigin::Recovered;
                 *outcome
             }
-            Admission::Conflict(conflict) => decided(
+            Admission::Conflict(conflict) => CommandOutcome::plain(
                 reference,
                 CommandDisposition::ExecutionReferenceConflict(ExecutionReferenceConflict {
                     conflict,
                 }),
                 "the execution reference already stands for another command",
             ),
-            Admission::Expired => decided(
+            Admission::Expired => CommandOutcome::plain(
                 reference,
                 CommandDisposition::ExecutionReferenceExpired,
                 "the execution reference is older than its retry validity",
@@ -803,29 +803,6 @@ fn refused(message: String, diagnostics: Vec<Diagnostic>) -> Subscribed {
     }
 }
 
-/// An outcome of this disposition that carries nothing else.
-fn decided(
-    reference: &str,
-    disposition: CommandDisposition,
-    message: impl Into<String>,
-) -> CommandOutcome {
-    CommandOutcome {
-        execution_reference: reference.to_owned(),
-        origin: OutcomeOrigin::Executed,
-        disposition,
-        message: message.into(),
-        diagnostics: Vec::new(),
-        statements: Vec::new(),
-        transaction: None,
-        transaction_admission: None,
-        inspection: None,
-        wasm_state: None,
-        resource: None,
-        backup: None,
-        restore: None,
-    }
-}
-
 /// The failure of a request because of a statement that does not belong there.
 fn misplaced(reference: &str, statement: &Statement<'_>, message: String) -> CommandOutcome {
     let offset = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
@@ -838,7 +815,7 @@ fn misplaced(reference: &str, statement: &Statement<'_>, message: String) -> Com
             message: message.clone(),
             span: Some(span),
         }],
-        ..decided(reference, CommandDisposition::RequestFailed, message)
+        ..CommandOutcome::plain(reference, CommandDisposition::RequestFailed, message)
     }
 }
 
@@ -856,7 +833,7 @@ fn redirect(state: &State, reference: &str) -> CommandOutcome {
         Some(leader) => format!("{} leads", leader.node),
         None => "no leader is known".to_owned(),
     };
-    decided(
+    CommandOutcome::plain(
         reference,
         CommandDisposition::LeaderRedirect(redirect),
         message,

@@ -464,29 +464,19 @@ pub fn bad_parts(request_id: u64, reply: &[u8], defect: BadParts) -> Vec<Vec<u8>
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
-    use nervix_wire::types::{CommandCompleted, CommandDisposition, CommandOutcome, OutcomeOrigin};
+    use nervix_wire::types::{CommandCompleted, CommandDisposition, CommandOutcome};
     use nervix_wire::{decode_server, Frame, Reassembler};
 
     fn outcome() -> Bytes {
         Bytes::from(encode(ServerBody::Reply(Reply {
             request_id: 3,
-            body: ReplyBody::CommandOutcome(CommandOutcome {
-                execution_reference: "r".to_owned(),
-                origin: OutcomeOrigin::Executed,
-                disposition: CommandDisposition::CommandCompleted(CommandCompleted {
+            body: ReplyBody::CommandOutcome(CommandOutcome::plain(
+                "r",
+                CommandDisposition::CommandCompleted(CommandCompleted {
                     already_existed: false,
                 }),
-                message: "a message of some length".to_owned(),
-                diagnostics: Vec::new(),
-                statements: Vec::new(),
-                transaction: None,
-                transaction_admission: None,
-                inspection: None,
-                wasm_state: None,
-                resource: None,
-                backup: None,
-                restore: None,
-            }),
+                "a message of some length",
+            )),
         })))
     }
 

@@ -193,7 +193,7 @@ fn uuid_v7_millis(reference: &str) -> Option<i64> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
-    use nervix_wire::types::{CommandCompleted, CommandDisposition, OutcomeOrigin};
+    use nervix_wire::types::{CommandCompleted, CommandDisposition};
 
     const NOW: i64 = 1_700_000_000_000_000_000;
     const MINUTE: i64 = 60 * 1_000_000_000;
@@ -218,23 +218,13 @@ mod tests {
     }
 
     fn outcome(reference: &str) -> CommandOutcome {
-        CommandOutcome {
-            execution_reference: reference.to_owned(),
-            origin: OutcomeOrigin::Executed,
-            disposition: CommandDisposition::CommandCompleted(CommandCompleted {
+        CommandOutcome::plain(
+            reference,
+            CommandDisposition::CommandCompleted(CommandCompleted {
                 already_existed: false,
             }),
-            message: "done".to_owned(),
-            diagnostics: Vec::new(),
-            statements: Vec::new(),
-            transaction: None,
-            transaction_admission: None,
-            inspection: None,
-            wasm_state: None,
-            resource: None,
-            backup: None,
-            restore: None,
-        }
+            "done",
+        )
     }
 
     fn records() -> (Records, String) {

@@ -1098,25 +1098,15 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use crate::cluster::Lifetimes;
-    use nervix_wire::types::{CommandDisposition, CommandOutcome, OutcomeOrigin};
+    use nervix_wire::types::{CommandDisposition, CommandOutcome};
     use nervix_wire::{decode_server, Reassembler};
 
     fn reply(message: String) -> ServerMessage {
-        let body = ReplyBody::CommandOutcome(CommandOutcome {
-            execution_reference: "r".to_owned(),
-            origin: OutcomeOrigin::Executed,
-            disposition: CommandDisposition::RequestFailed,
+        let body = ReplyBody::CommandOutcome(CommandOutcome::plain(
+            "r",
+            CommandDisposition::RequestFailed,
             message,
-            diagnostics: Vec::new(),
-            statements: Vec::new(),
-            transaction: None,
-            transaction_admission: None,
-            inspection: None,
-            wasm_state: None,
-            resource: None,
-            backup: None,
-            restore: None,
-        });
+        ));
         ServerMessage {
             body: ServerBody::Reply(Reply {
                 request_id: 9,

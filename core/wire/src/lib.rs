@@ -13,6 +13,7 @@ mod domain_info;
 mod encode;
 mod encoder;
 mod frame;
+mod outcome;
 mod peek;
 mod raw;
 mod rows;

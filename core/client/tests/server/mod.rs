@@ -14,8 +14,8 @@ use http::{HeaderMap, Request, Response};
 use nervix_engine::Origin;
 use nervix_wire::types::{
     ClientMessage, ClientRequest, CommandCompleted, CommandDisposition, CommandOutcome,
-    LeaderIsServingNode, Leadership, LeadershipObserved, OutcomeOrigin, Reply, ReplyBody,
-    ServerBody, ServerMessage,
+    LeaderIsServingNode, Leadership, LeadershipObserved, Reply, ReplyBody, ServerBody,
+    ServerMessage,
 };
 use nervix_wire::{decode_client, encode_server, Frame};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -286,23 +286,13 @@ fn answer(request_id: u64, query: &str, reference: &str, sending: &mut Option<Se
 
 /// The reply to a command that was carried out.
 pub fn completed(reference: &str, message: String) -> ReplyBody {
-    ReplyBody::CommandOutcome(CommandOutcome {
-        execution_reference: reference.to_owned(),
-        origin: OutcomeOrigin::Executed,
-        disposition: CommandDisposition::CommandCompleted(CommandCompleted {
+    ReplyBody::CommandOutcome(CommandOutcome::plain(
+        reference,
+        CommandDisposition::CommandCompleted(CommandCompleted {
             already_existed: false,
         }),
         message,
-        diagnostics: Vec::new(),
-        statements: Vec::new(),
-        transaction: None,
-        transaction_admission: None,
-        inspection: None,
-        wasm_state: None,
-        resource: None,
-        backup: None,
-        restore: None,
-    })
+    ))
 }
 
 /// What a server says first: that it leads.

@@ -24,6 +24,7 @@ impl Engine {
                         "the outcome of another execution reference",
                     ));
                 }
+                self.check_transaction(execution, &reply)?;
                 self.landed(execution);
                 self.disposed(now, conn, execution, reply);
             }
@@ -87,17 +88,19 @@ impl Engine {
                 self.settle(execution, of_command(reply));
             }
             CommandDisposition::LeaderRedirect(redirect) => {
+                let target = match &redirect.leader {
+                    Some(leader) => self.learn(leader),
+                    None => Err("the server knows no leader".to_owned()),
+                };
+                let why = match &target {
+                    Ok(origin) => format!("the server says that {origin} leads"),
+                    Err(why) => why.clone(),
+                };
                 if let Some(held) = self.executions.get_mut(&execution) {
-                    held.cause = Some((
-                        ErrorKind::Transport,
-                        "no leader took the command".to_owned(),
-                    ));
+                    let text = format!("no leader took the command: {why}");
+                    held.cause = Some((ErrorKind::Transport, text));
                 }
-                let target = redirect
-                    .leader
-                    .as_ref()
-                    .and_then(|leader| self.learn(leader));
-                self.redirected(now, conn, execution, target);
+                self.redirected(now, conn, execution, target.ok());
             }
             CommandDisposition::OutcomeUnknown(_) => {
                 if let Some(held) = self.executions.get_mut(&execution) {
@@ -328,18 +331,18 @@ impl Engine {
                         }
                     }
                 }
-                if route == Route::Command(Act::Begin) && self.holds_transaction() {
-                    let message =
-                        "the session holds a transaction already: COMMIT or REVERT it first";
-                    self.settle(execution, local(Disposition::Failed, message));
-                    return true;
-                }
+                // A BEGIN in a transaction is one of its requests, too: what it does there is the server's to say, and repeated it
+                // must not go elsewhere.
                 let held = match &route {
-                    Route::Command(Act::Commit | Act::Revert | Act::Change) => {
+                    Route::Command(Act::Begin | Act::Commit | Act::Revert | Act::Change) => {
                         self.transaction_position()
                     }
                     _ => None,
                 };
+                if let (Some(_), Some(why)) = (&held, self.of_another_domain(domain.as_deref())) {
+                    self.settle(execution, local(Disposition::Failed, why));
+                    return true;
+                }
                 match held {
                     Some((transaction, position, preview)) => {
                         let preview = wanted_preview
@@ -450,7 +453,7 @@ impl Engine {
                 if detaching {
                     self.clock_detaching(execution, true);
                 }
-                if begins {
+                if begins && transaction.is_none() {
                     self.begun_on = Some(conn);
                 }
                 if let Some(held) = self.executions.get_mut(&execution) {

@@ -109,12 +109,19 @@ impl Engine {
                 self.back_off(now, execution);
             }
         } else if self.candidates.is_empty() {
-            let waiting =
-                !self.runs.is_empty() || !self.readers.is_empty() || !self.suggests.is_empty();
-            let growth = if waiting { RETRY } else { BACKGROUND };
-            let wait = self.reconnect_backoff.next(growth, &mut self.jitter);
+            let wait = self.longer_wait();
             self.reconnect_at = now.mono.saturating_add(wait);
         }
+    }
+
+    /// The wait after one more failure to have a session: longer when no call waits for one.
+    fn longer_wait(&mut self) -> u64 {
+        let growth = if self.any_call_waits() {
+            RETRY
+        } else {
+            BACKGROUND
+        };
+        self.reconnect_backoff.next(growth, &mut self.jitter)
     }
 
     /// The server will not have these credentials, so nothing is tried again (T-5).
@@ -161,7 +168,6 @@ impl Engine {
         self.current = Some(attempt.conn);
         self.clocks.exchange_opened();
         self.candidates.clear();
-        self.reconnect_backoff.reset();
         if let Some(connect) = self.connect.take() {
             self.finish(connect.call, Ok(Done::Connected));
         }
@@ -298,7 +304,14 @@ impl Engine {
             self.current = None;
             self.subs.exchange_lost(&text);
             self.candidates = self.reach.candidates();
-            self.reconnect_at = now.mono.saturating_add(self.jitter.up_to(SPREAD));
+            let spread = self.jitter.up_to(SPREAD);
+            let wait = if now.mono.saturating_sub(exchange.since) < BRIEF {
+                self.longer_wait()
+            } else {
+                self.reconnect_backoff.reset();
+                0
+            };
+            self.reconnect_at = now.mono.saturating_add(spread.max(wait));
         }
         if let Cause::Status {
             code: UNAUTHENTICATED,

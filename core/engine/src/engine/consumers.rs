@@ -47,11 +47,6 @@ pub(super) struct Settling {
 }
 
 impl Consumer {
-    /// Whether a read is due that may take any time.
-    pub(super) fn waits(&self) -> bool {
-        self.reading || !self.waiting.is_empty()
-    }
-
     pub(super) fn next_due(&self) -> Option<u64> {
         (!self.waiting.is_empty() && !self.reading && self.due > 0).then_some(self.due)
     }

@@ -96,18 +96,6 @@ impl Endpoints {
             .any(|endpoint| endpoint.wire().is_some_and(|wire| wire.conn == conn))
     }
 
-    /// Whether an answer that may take any time is due from this exchange.
-    pub(super) fn any_waiting_on(&self, conn: ConnId) -> bool {
-        self.all.values().any(|endpoint| {
-            endpoint.wire().is_some_and(|wire| wire.conn == conn)
-                && match &endpoint.side {
-                    _ if matches!(endpoint.place, Place::Closing { .. }) => true,
-                    Side::Producer(producer) => producer.waits(),
-                    Side::Consumer(consumer) => consumer.waits(),
-                }
-        })
-    }
-
     /// Whether something waits for an endpoint to be opened.
     pub(super) fn want_session(&self) -> bool {
         !self.opens.is_empty() || self.all.values().any(Endpoint::wants_attachment)
@@ -394,7 +382,7 @@ impl Engine {
             (Asked::Read(id), body) => self.read_reply(now, wire.conn, id, body)?,
             (Asked::Settle(call), body) => self.settle_reply(now, call, body)?,
             (
-                Asked::Close(id),
+                Asked::Close(id, _),
                 ReplyBody::CloseIngestorOutcome(CloseIngestorOutcome { .. })
                 | ReplyBody::CloseEmitterOutcome(CloseEmitterOutcome { .. })
                 | ReplyBody::RequestRejected(_)
@@ -874,8 +862,10 @@ impl Engine {
         let Place::Closing { wire, asked: false } = endpoint.place else {
             return;
         };
-        let request = close_request(endpoint.role(), wire.id);
-        if self.send(now, wire.conn, Asked::Close(id), request).is_ok() {
+        let role = endpoint.role();
+        let request = close_request(role, wire.id);
+        let asked = Asked::Close(id, role);
+        if self.send(now, wire.conn, asked, request).is_ok() {
             if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
                 endpoint.place = Place::Closing { wire, asked: true };
             }

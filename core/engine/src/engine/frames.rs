@@ -167,7 +167,8 @@ impl Engine {
     pub(super) fn leadership(&mut self, now: Now, leadership: &Leadership) {
         let here = match leadership {
             Leadership::LeaderIsRemote(remote) => {
-                self.learn(&remote.leader);
+                // One that cannot be followed is told by the commands that it redirects.
+                let _ = self.learn(&remote.leader);
                 false
             }
             Leadership::LeaderIsServingNode(_) => true,
@@ -182,10 +183,16 @@ impl Engine {
         }
     }
 
-    pub(super) fn learn(&mut self, leader: &LeaderEndpoints) -> Option<Origin> {
-        let origin = self.reach.follow(leader.grpc_uri.as_deref()?)?;
+    /// Remembers where the leader is; the error says why it cannot be followed (T-2).
+    pub(super) fn learn(&mut self, leader: &LeaderEndpoints) -> Result<Origin, String> {
+        let origin = leader
+            .grpc_uri
+            .as_deref()
+            .ok_or_else(|| "the leader has no address".to_owned())
+            .and_then(|uri| self.reach.follow(uri))
+            .map_err(|why| format!("the leader that the server named cannot be followed: {why}"))?;
         self.reach.learn(&origin);
-        Some(origin)
+        Ok(origin)
     }
 
     pub(super) fn ending(&mut self, reason: &SessionEndReason) -> Cause {
@@ -193,7 +200,7 @@ impl Engine {
             SessionEndReason::ServerShuttingDown => "the server is shutting down".to_owned(),
             SessionEndReason::LeaderRedirect(redirect) => {
                 if let Some(leader) = &redirect.leader {
-                    self.learn(leader);
+                    let _ = self.learn(leader);
                 }
                 "the server ended the session because another one leads".to_owned()
             }

@@ -73,12 +73,6 @@ impl Producer {
         }
     }
 
-    /// Whether a batch has no outcome yet.
-    pub(super) fn waits(&self) -> bool {
-        let answered = |held: &Submission| matches!(held.state, Sent::Resolved(_));
-        !self.submits.is_empty() || !self.submissions.values().all(answered)
-    }
-
     /// When the next batch is to be sent again.
     pub(super) fn next_due(&self) -> Option<u64> {
         if self.admission != ProducerAdmission::Open {

@@ -36,8 +36,10 @@ impl Engine {
             self.attempt_failed(now, cause, true);
         }
         if let Some(connect) = self.connect.take_if(|connect| connect.deadline <= now.mono) {
-            let causes = connect.causes.join("; ");
-            let message = format!("no session could be opened in time: {causes}");
+            let pending = self.attempt.as_ref();
+            let pending = pending.map(|attempt| format!("{}: no answer yet", attempt.origin));
+            let causes: Vec<String> = connect.causes.into_iter().chain(pending).collect();
+            let message = format!("no session could be opened in time: {}", causes.join("; "));
             self.finish(connect.call, Err(Error::new(ErrorKind::Connect, message)));
             self.end("the session was never opened", ErrorKind::Closed);
             return;
@@ -222,10 +224,11 @@ impl Engine {
             || self.clocks.any()
     }
 
-    /// Whether something waits on this exchange that no request timeout bounds.
+    /// Whether something is open or waits on this exchange that no request timeout bounds. An endpoint counts while it is attached:
+    /// what is asked of one on a connection that is gone is lost, or not known, where an interrupted one would be restored first.
     pub(super) fn waits_on(&self, conn: ConnId) -> bool {
         (self.current == Some(conn) && self.awaits_unsolicited())
-            || self.endpoints.any_waiting_on(conn)
+            || self.endpoints.any_on(conn)
             || self.exchanges.get(&conn).is_some_and(|exchange| {
                 // A batch outlives the attachment that it was sent on.
                 exchange
@@ -248,7 +251,7 @@ impl Engine {
             .map(|exchange| exchange.conn)
             .collect();
         for conn in silent {
-            // Without room, what is in flight tells as well.
+            // Without room, what is in flight and bounded tells as well.
             let _ = self.send(now, conn, Asked::Probe, ClientRequest::ListDomainsRequest);
         }
     }
@@ -268,12 +271,17 @@ impl Engine {
         }
     }
 
-    pub(super) fn wants_session(&self) -> bool {
-        self.connect.is_some()
-            || !self.runs.is_empty()
+    /// Whether a call of the host waits for what only a session can bring.
+    pub(super) fn any_call_waits(&self) -> bool {
+        !self.runs.is_empty()
             || !self.suggests.is_empty()
-            || self.awaits_unsolicited()
+            || !self.readers.is_empty()
+            || !self.clock_readers.is_empty()
             || self.endpoints.want_session()
+    }
+
+    pub(super) fn wants_session(&self) -> bool {
+        self.connect.is_some() || self.any_call_waits() || self.awaits_unsolicited()
     }
 
     pub(super) fn reach_out(&mut self, now: Now) {

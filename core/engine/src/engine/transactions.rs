@@ -143,6 +143,21 @@ impl Engine {
         Some((Arc::clone(&held.id), held.accepted, held.preview.clone()))
     }
 
+    /// Why a command that names this domain is not sent into the transaction that is held, every request of which names the same
+    /// (L-3).
+    pub(super) fn of_another_domain(&self, domain: Option<&str>) -> Option<String> {
+        let held = self.transaction.as_ref()?;
+        (domain != Some(held.domain.as_str())).then(|| {
+            format!(
+                "transaction {} is of domain {}, which every request of it names, and this command was prepared {}: COMMIT or \
+                 REVERT it first",
+                held.id,
+                held.domain,
+                domain.map_or_else(|| "without one".to_owned(), |domain| format!("for domain {domain}")),
+            )
+        })
+    }
+
     /// Whether a command of this transaction has to wait until it is attached again (D-1, D-5).
     pub(super) fn waits_for_attach(&self, transaction: Option<&str>) -> bool {
         self.transaction.as_ref().is_some_and(|held| {
@@ -284,7 +299,7 @@ impl Engine {
                     let target = redirect
                         .leader
                         .as_ref()
-                        .and_then(|leader| self.learn(leader));
+                        .and_then(|leader| self.learn(leader).ok());
                     self.set_binding(again);
                     let here = self
                         .exchanges
@@ -321,6 +336,40 @@ impl Engine {
     fn set_binding(&mut self, binding: Binding) {
         if let Some(held) = &mut self.transaction {
             held.binding = binding;
+        }
+    }
+
+    /// Holds an outcome to what it must say of the transaction. Going on after one that says something else, a host's statements
+    /// would happen outside of the transaction that it believes in. What is recovered tells of then, not of now.
+    pub(super) fn check_transaction(
+        &self,
+        execution: ExecutionId,
+        outcome: &CommandOutcome,
+    ) -> Result<(), Violation> {
+        let Some(one) = self.executions.get(&execution) else {
+            return Ok(());
+        };
+        if outcome.origin != OutcomeOrigin::Executed
+            || !matches!(outcome.disposition, CommandDisposition::CommandCompleted(_))
+        {
+            return Ok(());
+        }
+        let status = outcome.transaction.as_ref();
+        let begun = status.is_some_and(|status| is_open(&status.state));
+        if one.route == Some(Route::Command(Act::Begin)) && one.transaction.is_none() && !begun {
+            return Err(Violation::new(
+                "X-1",
+                "a BEGIN completed and told of no open transaction",
+            ));
+        }
+        match (&one.transaction, &outcome.transaction_admission) {
+            (Some(of), Some(admission)) if **of != *admission.preview.transaction_id => {
+                Err(Violation::new(
+                    "X-3",
+                    "a statement was accepted into a transaction that it is not of",
+                ))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -76,19 +76,8 @@ pub fn outcome(
     message: &str,
 ) -> ReplyBody {
     ReplyBody::CommandOutcome(CommandOutcome {
-        execution_reference: reference.into(),
         origin,
-        disposition,
-        message: message.into(),
-        diagnostics: Vec::new(),
-        statements: Vec::new(),
-        transaction: None,
-        transaction_admission: None,
-        inspection: None,
-        wasm_state: None,
-        resource: None,
-        backup: None,
-        restore: None,
+        ..CommandOutcome::plain(reference, disposition, message)
     })
 }
 

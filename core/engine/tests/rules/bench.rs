@@ -35,6 +35,15 @@ impl Bench {
     }
 
     pub fn with(seeds: &[&str], domain: Option<&str>) -> Self {
+        Self::of(seeds, domain, 1)
+    }
+
+    /// One of many hosts, whose engine draws lots of its own.
+    pub fn one_of_many(lots: u64) -> Self {
+        Self::of(&["http://a:1"], Some("d"), lots)
+    }
+
+    fn of(seeds: &[&str], domain: Option<&str>, seed: u64) -> Self {
         Self {
             engine: Engine::new(Config {
                 seeds: seeds
@@ -44,7 +53,7 @@ impl Bench {
                 domain: domain.map(Into::into),
                 request_timeout: REQUEST_TIMEOUT,
                 retry_timeout: RETRY_TIMEOUT,
-                seed: 1,
+                seed,
             }),
             now: 5 * SEC,
             watch: Watch::default(),

@@ -18,6 +18,7 @@ mod frames;
 mod given;
 mod producers;
 mod reach;
+mod recovery;
 mod requests;
 mod subscriptions;
 mod transactions;

@@ -69,6 +69,28 @@ fn a_server_that_accepts_and_says_nothing_is_given_up_after_ten_seconds() {
     bench.fails(call, ErrorKind::Connect);
 }
 
+// rule: T-8, D-4
+#[test]
+fn a_connect_that_runs_out_of_time_names_the_server_that_it_still_waits_for() {
+    let seeds: Vec<String> = (1..100).map(|port| format!("http://a:{port}")).collect();
+    let seeds: Vec<&str> = seeds.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(&seeds);
+    let call = bench.call(Call::Connect);
+    let (first, _) = bench.opened();
+    bench.pass(3 * SEC);
+    bench.close(first, refused());
+    let mut last = String::new();
+    while bench.is_waiting(call) {
+        if bench.will_open() {
+            last = bench.opened().1;
+        }
+        bench.pass(SEC);
+    }
+    let told = bench.fails(call, ErrorKind::Connect).message;
+    assert!(told.contains("http://a:1: cannot be reached"), "{told}");
+    assert!(told.ends_with(&format!("{last}: no answer yet")), "{told}");
+}
+
 // rule: F-8
 #[test]
 fn a_server_that_breaks_the_protocol_at_once_is_no_session() {
@@ -430,6 +452,32 @@ fn two_servers_that_name_each_other_make_no_storm() {
     }
     assert!(bench.is_waiting(call));
     assert!((2..=80).contains(&asked), "{asked} times in ten seconds");
+}
+
+// rule: T-2, D-2
+#[test]
+fn a_leader_that_is_not_followed_is_told_with_the_reason() {
+    let long = format!("http://{}", "x".repeat(100_000));
+    for (named, told) in [
+        (Some("http://b:2"), "https is not led to http://b:2"),
+        (Some("nonsense"), "must begin with http:// or https://"),
+        (Some("https://ada:secret@b:2"), "user information"),
+        (Some(long.as_str()), "is no host name"),
+        (None, "has no address"),
+    ] {
+        let mut bench = Bench::new(&["https://a:1"]);
+        let conn = bench.connect();
+        let (call, _, reference) = bench.execute(CREATE);
+        while bench.is_waiting(call) {
+            if let Some(asked) = bench.quiet(conn, SEC).first() {
+                let id = asked.request_id;
+                bench.reply(conn, id, redirect(&reference, Some(endpoints("b", named))));
+            }
+        }
+        let error = bench.fails(call, ErrorKind::Uncertain);
+        assert!(error.message.contains(told), "{error}");
+        assert!(!error.message.contains("secret") && error.message.len() < 1000);
+    }
 }
 
 // rule: T-2, D-2

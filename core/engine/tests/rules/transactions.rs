@@ -102,6 +102,46 @@ fn the_position_moves_only_by_what_an_outcome_reports() {
     assert_eq!(next.expected_transaction_position, Some(1));
 }
 
+// rule: X-1, F-8
+#[test]
+fn a_begin_that_completes_without_an_open_transaction_breaks_the_protocol() {
+    let ended = [
+        None,
+        Some(TransactionState::TransactionCommitted),
+        Some(TransactionState::TransactionExpired),
+    ];
+    for state in ended {
+        let (mut bench, conn) = Bench::connected();
+        let (call, _, reference) = bench.execute("BEGIN;");
+        let (id, _) = bench.command(conn);
+        let answer = match &state {
+            None => completed(&reference),
+            Some(state) => bound(completed(&reference), transaction_in("t", state.clone(), 0)),
+        };
+        bench.reply(conn, id, answer);
+        assert!(bench.is_reset(conn), "{state:?}");
+        // It may have begun, and is asked about again.
+        assert!(bench.is_waiting(call));
+        let conn = bench.reconnected();
+        let (id, again) = bench.command(conn);
+        assert_eq!(again.execution_reference, reference);
+        bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
+        bench.outcome(call);
+        assert!(is_held(&mut bench));
+    }
+}
+
+// rule: X-3, F-8
+#[test]
+fn an_append_that_another_transaction_accepted_breaks_the_protocol() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute(CREATE);
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, appended(&reference, "other", 1, 9));
+    assert!(bench.is_reset(conn));
+    assert!(bench.is_waiting(call));
+}
+
 // rule: X-3
 #[test]
 fn an_append_is_told_with_its_admission() {
@@ -356,12 +396,14 @@ fn the_domain_of_the_attached_transaction_is_adopted() {
     bench.reply(conn, id, detached(&reference, "t"));
     bench.pass(2 * SEC);
     let (attach, _) = bench.transaction_attach(conn);
-    let mut status = transaction("t", 0);
-    status.domain = "other".into();
-    bench.reply(conn, attach, transaction_attached(status));
+    let moved = |accepted| TransactionStatus {
+        domain: "other".into(),
+        ..transaction("t", accepted)
+    };
+    bench.reply(conn, attach, transaction_attached(moved(0)));
     let (id, same) = bench.command(conn);
     assert_eq!(same, first, "repeated unchanged");
-    bench.reply(conn, id, appended(&reference, "t", 1, 1));
+    bench.reply(conn, id, bound(appended(&reference, "t", 1, 1), moved(1)));
     bench.outcome(call);
     let next = bench.append(conn, "t", 2);
     assert_eq!(next.domain.as_deref(), Some("other"));
@@ -1363,13 +1405,83 @@ fn a_command_of_no_transaction_is_not_sent_into_one() {
 
 // rule: X-1, SM-3
 #[test]
-fn none_is_begun_while_one_is_held() {
+fn a_begin_inside_a_transaction_is_the_servers_to_refuse_and_goes_nowhere_else() {
     let (mut bench, conn) = holding();
-    let (call, ..) = bench.execute("BEGIN;");
+    bench.append(conn, "t", 1);
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (_, first) = bench.command(conn);
+    assert_eq!(first.expected_transaction_position, Some(1));
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 1)));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(
+        conn,
+        id,
+        bound(
+            command_failed(&reference, "one is held"),
+            transaction("t", 1),
+        ),
+    );
     let outcome = bench.outcome(call);
-    assert!(outcome.decided_locally);
+    assert!(!outcome.decided_locally);
     assert_eq!(outcome.disposition, Disposition::Failed);
-    bench.sends_nothing(conn);
+    assert!(is_held(&mut bench));
+    let next = bench.append(conn, "t", 2);
+    assert_eq!(next.expected_transaction_position, Some(1));
+}
+
+// rule
+#[test]
+fn a_begin_inside_a_transaction_that_expired_is_asked_about_and_may_begin_the_next() {
+    let (mut bench, conn) = holding();
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (_, first) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    let expired = transaction_in("t", TransactionState::TransactionExpired, 0);
+    bench.reply(conn, attach, transaction_finished(expired));
+    let (id, same) = bench.command(conn);
+    assert_eq!(same, first);
+    bench.reply(
+        conn,
+        id,
+        bound(completed(&reference), transaction("next", 0)),
+    );
+    bench.outcome(call);
+    bench.append(conn, "next", 1);
+}
+
+// rule: L-3, L-1
+#[test]
+fn a_command_of_another_domain_is_not_sent_into_a_transaction() {
+    let (mut bench, conn) = Bench::connected();
+    let early: Vec<_> = [CREATE, "BEGIN;", "COMMIT;", "REVERT;"]
+        .map(|query| bench.prepare(query).0)
+        .into();
+    let (read, read_reference) = bench.prepare("SHOW CLUSTER STATUS;");
+    let (call, ..) = bench.execute("USE e;");
+    bench.outcome(call);
+    let (call, _, reference) = bench.execute("BEGIN;");
+    let (id, _) = bench.command(conn);
+    let mut status = transaction("t", 0);
+    status.domain = "e".into();
+    bench.reply(conn, id, bound(completed(&reference), status));
+    bench.outcome(call);
+    for execution in early {
+        let call = bench.call(Call::Execute(execution));
+        let outcome = bench.outcome(call);
+        assert!(outcome.decided_locally, "{outcome:?}");
+        assert_eq!(outcome.disposition, Disposition::Failed);
+        bench.sends_nothing(conn);
+    }
+    let call = bench.call(Call::Execute(read));
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, completed(&read_reference));
+    bench.outcome(call);
     assert!(is_held(&mut bench));
 }
 

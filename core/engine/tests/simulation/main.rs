@@ -28,7 +28,7 @@ use std::sync::Mutex;
 
 use world::{Counts, World};
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = if cfg!(debug_assertions) { 100 } else { 2000 };
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {

@@ -374,6 +374,10 @@ impl Cluster {
                 let body = bound_to(body, &self.transactions[&id]);
                 self.record(command, body, u32::from(!fails), now + lasts);
             }
+            "BEGIN" => {
+                let body = bound_to(command_failed(reference, &message), transaction);
+                self.record(command, body, 0, now);
+            }
             "REVERT" => {
                 self.finish(&id, TransactionState::TransactionReverted);
                 let mut body = told(reference, done(), &message);

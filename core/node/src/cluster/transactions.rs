@@ -14,7 +14,7 @@ use nervix_wire::types::{
 };
 use serde_json::Value;
 
-use super::{decided, endpoints, misplaced, status, Cluster, State};
+use super::{endpoints, misplaced, status, Cluster, State};
 use crate::graph::{Act, Disposition, Now, StatementResult, World};
 use crate::session::Session;
 use crate::statements::Statement;
@@ -217,7 +217,7 @@ impl Cluster {
                     _ => "the transaction is not attached to this session",
                 };
                 return Decision {
-                    outcome: decided(reference, disposition, message),
+                    outcome: CommandOutcome::plain(reference, disposition, message),
                     recorded: false,
                 };
             }
@@ -265,7 +265,7 @@ impl Cluster {
             transaction,
             transaction_admission: admission,
             inspection: last.inspection,
-            ..decided(reference, last.disposition, last.message)
+            ..CommandOutcome::plain(reference, last.disposition, last.message)
         };
         Decision {
             outcome,

@@ -35,21 +35,7 @@ fn reply(request_id: u64, body: ReplyBody) -> Message {
 }
 
 fn outcome(disposition: CommandDisposition) -> CommandOutcome {
-    CommandOutcome {
-        execution_reference: "ref".into(),
-        origin: OutcomeOrigin::Executed,
-        disposition,
-        message: String::new(),
-        diagnostics: vec![],
-        statements: vec![],
-        transaction: None,
-        transaction_admission: None,
-        inspection: None,
-        wasm_state: None,
-        resource: None,
-        backup: None,
-        restore: None,
-    }
+    CommandOutcome::plain("ref", disposition, "")
 }
 
 fn command_outcome(disposition: CommandDisposition) -> Message {

@@ -145,21 +145,7 @@ fn reply(body: ReplyBody) -> Result<ServerMessage, String> {
 }
 
 fn outcome(change: impl Fn(&mut CommandOutcome)) -> Result<ServerMessage, String> {
-    let mut outcome = CommandOutcome {
-        execution_reference: "reference".into(),
-        origin: OutcomeOrigin::Executed,
-        disposition: CommandDisposition::RequestFailed,
-        message: String::new(),
-        diagnostics: vec![],
-        statements: vec![],
-        transaction: None,
-        transaction_admission: None,
-        inspection: None,
-        wasm_state: None,
-        resource: None,
-        backup: None,
-        restore: None,
-    };
+    let mut outcome = CommandOutcome::plain("reference", CommandDisposition::RequestFailed, "");
     change(&mut outcome);
     reply(ReplyBody::CommandOutcome(outcome))
 }
