@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -33,10 +35,13 @@ EVERY = os.environ.get("NERVIX_BYTES", "")
 SEED = int(os.environ.get("NERVIX_BYTES_SEED", "0"))
 
 #: How many counts of each way of ending a connection are tried, unless all are.
-OPENINGS, SESSIONS = 80, 16
+OPENINGS, SESSIONS = 80, 40
 
 #: After one of so many cuts of a session nobody is to be reached until the host was told so.
 AWAY = 5
+
+#: How many nodes are tried side by side, since most of it is waiting for the next session.
+CROWD = 6
 
 WAYS = [(way, how) for way in (TO_CLIENT, TO_SERVER) for how in (FIN, RST)]
 
@@ -64,17 +69,17 @@ class After:
         return cut(self.way, self.count, self.how)
 
 
-def places(totals: dict[str, int], sample: int, away: int = 0) -> Iterator[After]:
+def places(totals: dict[str, int], sample: int, away: int = 0) -> list[After]:
     """Counts below the totals, by each way of ending a connection; after every so many of them nobody is to be reached for a while."""
     dice = random.Random(SEED)
+    found = []
     for way, how in WAYS:
-        counts: Sequence[int] = range(totals[way])
+        counts: Iterable[int] = range(SEED if EVERY != "all" else 0, totals[way], int(EVERY) if EVERY.isdigit() else 1)
         if not EVERY:
-            counts = sorted(dice.sample(counts, min(sample, len(counts))))
-        elif EVERY != "all":
-            counts = counts[SEED :: int(EVERY)]
-        for number, count in enumerate(counts):
-            yield After(way, count, how, away=away > 0 and number % away == 0)
+            # Shares, and no counts: the name of a port takes a byte more or less.
+            counts = sorted({int(dice.random() * totals[way]) for _ in range(sample)})
+        found += [After(way, count, how, away=away > 0 and number % away == 0) for number, count in enumerate(counts)]
+    return found
 
 
 class Server:
@@ -96,28 +101,31 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Server:
     return Server(None if request.param == "plain" else Authority(tmp_path / "ours"))
 
 
-class Books:
-    """What was tried, and that nothing is left of it."""
+def in_a_crowd(work: Callable[[int], Counter[str]]) -> None:
+    """Does a share of the work with each of several nodes, leaves nothing behind, and says what was done."""
+    started, before = time.monotonic(), Residue.now()
+    with ThreadPoolExecutor(CROWD) as threads:
+        done = list(threads.map(work, range(CROWD)))
+    assert not left_behind(before)
+    total = sum(done, Counter())
+    print(f"\n{', '.join(f'{number} {what}' for what, number in total.items())}, {time.monotonic() - started:.0f} s")
+    assert total["cuts"] > CROWD
 
-    def __init__(self, totals: dict[str, int], slack: int) -> None:
-        self._totals, self._slack = totals, slack
-        self._started, self._before = time.monotonic(), Residue.now()
-        #: Cuts that were made, those that were not due, and what hosts were told of them.
-        self.made = self.late = self.told = 0
 
-    def note(self, after: After, line: Line) -> None:
-        """A cut was made, to the byte, unless that byte never came, as those at the very end of what is encrypted need not."""
-        acted = line.acted.is_set()
-        assert acted or after.count > self._totals[after.way] - self._slack, f"{after}: only fewer passed"
-        assert not acted or line.passed[after.way] == after.count
-        self.made += acted
-        self.late += not acted
+def made(after: After, line: Line, most: int) -> Counter[str]:
+    """A cut was made, to the byte, unless that byte never came, as those behind the most that always come need not."""
+    if not line.acted.is_set():
+        assert after.count > most, f"{after}: only {line.passed} passed"
+        return Counter({"not due": 1})
+    assert line.passed[after.way] == after.count
+    return Counter({"cuts": 1})
 
-    def close(self, of: str) -> None:
-        """Nothing is left behind."""
-        assert not left_behind(self._before)
-        took = time.monotonic() - self._started
-        print(f"\n{self.made} cuts within {self._totals} bytes ({self.late} not due), {self.told} times told {of}, {took:.0f} s")
+
+@pytest.fixture(scope="module", autouse=True)
+def started() -> None:
+    """What a process has that connected once is there."""
+    with pytest.raises(nervix_ffi.ConnectError):
+        nervix_ffi.connect("http://127.0.0.1:1", timeout=PATIENCE)
 
 
 # ---- the opening
@@ -145,18 +153,22 @@ def opening(node: LoopbackNode, proxy: Proxy, **options: Any) -> bool:
 @pytest.mark.timeout(3600 if EVERY else 120)
 @pytest.mark.rule("C-4", "D-4", "D-6", "E-3", "F-8", "T-2", "T-8", "X-7", "SM-2")
 def test_a_connection_that_ends_after_any_byte_of_its_opening_is_told_or_replaced(server: Server) -> None:
-    with LoopbackNode(load=GRAPH, **server.options) as node, Proxy(node.uri) as proxy:
-        assert opening(node, proxy, **server.trust)
-        books = Books(dict(proxy.lines[0].passed), server.slack)
-        for after in places(proxy.lines[0].passed, OPENINGS):
-            proxy.fresh(after.plan())
-            try:
-                books.told += not opening(node, proxy, **server.trust)
-                books.note(after, proxy.lines[0])
-            except BaseException as failure:
-                raise AssertionError(f"{after}: {failure}") from failure
-        assert leave_nothing(node)["sessions"]["ended"]["end_stream"] == 0
-        books.close("that it cannot be reached")
+    def work(share: int) -> Counter[str]:
+        done: Counter[str] = Counter()
+        with LoopbackNode(load=GRAPH, **server.options) as node, Proxy(node.uri) as proxy:
+            assert opening(node, proxy, **server.trust)
+            totals = dict(proxy.lines[0].passed)
+            for after in places(totals, OPENINGS)[share::CROWD]:
+                proxy.fresh(after.plan())
+                try:
+                    done["refused"] += not opening(node, proxy, **server.trust)
+                    done += made(after, proxy.lines[0], totals[after.way] - server.slack)
+                except BaseException as failure:
+                    raise AssertionError(f"{after}: {failure}") from failure
+            assert leave_nothing(node)["sessions"]["ended"]["end_stream"] == 0
+        return done
+
+    in_a_crowd(work)
 
 
 # ---- a session with everything open
@@ -200,20 +212,23 @@ class Relayed(Cluster):
 @pytest.mark.rule("D-4", "D-5", "D-6", "E-2", "E-3", "X-2", "X-3", "X-5", "X-6", "X-7", "S-3", "S-7", "K-5", "P-5", "P-8", "L-3")
 @pytest.mark.rule("EC-4", "EC-5", "EC-6", "SM-1", "SM-2", "SM-3", "SM-4", "SM-5", "B-1", "B-7", "B-9", "B-14", "B-15", "B-16")
 def test_a_connection_that_ends_after_any_byte_of_a_session_loses_nothing(server: Server) -> None:
-    with Relayed(server) as cluster:
-        assert cluster.run().story.made == []
-        books = Books(dict(cluster.proxy.lines[0].passed), server.slack)
-        gaps = 0
-        for after in places(cluster.proxy.lines[0].passed, SESSIONS, AWAY):
-            try:
-                story = cluster.run(after).story  # type: ignore[arg-type]
-                cluster.proxy.settled()
-                books.note(after, cluster.proxy.lines[0])
-            except BaseException as failure:
-                raise AssertionError(f"{after}: {failure}") from failure
-            books.told += sum(command.again > 0 for command in story.commands)
-            # Nobody hears twice of one cut.
-            assert all(one.gaps <= len(story.made) for one in story.held.values()), after
-            gaps += sum(len(made.held) for made in story.made)
-        assert gaps
-        books.close(f"to run commands again, {gaps} gaps told")
+    def work(share: int) -> Counter[str]:
+        done: Counter[str] = Counter()
+        with Relayed(server) as cluster:
+            assert cluster.run().story.made == []
+            totals = dict(cluster.proxy.lines[0].passed)
+            for after in places(totals, SESSIONS, AWAY)[share::CROWD]:
+                try:
+                    story = cluster.run(after).story  # type: ignore[arg-type]
+                    cluster.proxy.settled()
+                    done += made(after, cluster.proxy.lines[0], totals[after.way] - server.slack)
+                    # Nobody hears twice of one cut.
+                    assert all(one.gaps <= len(story.made) for one in story.held.values())
+                except BaseException as failure:
+                    raise AssertionError(f"{after}: {failure}") from failure
+                done["gaps told"] += sum(len(made.held) for made in story.made)
+                done["commands run again"] += sum(command.again > 0 for command in story.commands)
+        assert done["gaps told"]
+        return done
+
+    in_a_crowd(work)
