@@ -34,7 +34,7 @@ from .test_tls import Authority
 pytestmark = pytest.mark.rule("C-4", "D-4", "D-6", "F-8", "T-8", "SM-1", "SM-2")
 
 #: Seconds after which a session whose server says nothing is replaced, where that is what is tried.
-HASTE = 0.5
+HASTE = 1.0
 
 
 class End(Enum):
