@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Those of them that assert and are no tests, so that a failure says what was compared.
+pytest.register_assert_rewrite("tests.cuts")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # What lands must not depend on luck: CI looks at the same examples each time, everybody else at new ones.

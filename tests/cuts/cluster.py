@@ -6,6 +6,8 @@ Owns what lies between two runs. Must not judge.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 from nervix_ffi.testing import LoopbackNode
 
@@ -17,8 +19,8 @@ from .places import Fault, census
 class Cluster:
     """A node, or three, whose time stands still. With ``follower`` the host connects to one that does not lead."""
 
-    def __init__(self, nodes: int, *, follower: bool = False) -> None:
-        self.node = LoopbackNode(nodes, options=["--frozen-time"])
+    def __init__(self, nodes: int, *, follower: bool = False, **options: Any) -> None:
+        self.node = LoopbackNode(nodes, options=["--frozen-time"], **options)
         first, *others = self.node.uris
         self.uris = [*others, first] if follower else [first, *others]
         self._runs = 0
@@ -30,10 +32,14 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.node.stop()
 
+    def host(self, number: int, faults: Sequence[Fault]) -> Host:
+        """The host of a run."""
+        return Host(self.node, number, self.uris, faults)
+
     def run(self, *faults: Fault) -> Host:
         """Runs the script once with these faults, and judges it."""
         self._runs += 1
-        host = Host(self.node, self._runs, self.uris, faults)
+        host = self.host(self._runs, faults)
         for statement in graph(host.domain):
             domain = {} if "DOMAIN" in statement else {"domain": host.domain}
             self.node.control("execute", **domain, statement=statement)

@@ -54,6 +54,8 @@ class Command:
     query: str
     references: list[str | None] = field(default_factory=list)
     uncertain: int = 0
+    #: How often it was run again, whatever the reason.
+    again: int = 0
     outcome: nervix_ffi.Outcome | None = None
 
 
@@ -76,7 +78,7 @@ class Held:
 
 @dataclass
 class Made:
-    """A fault that was made, in which step and to which session, and what was lost with that for certain."""
+    """A fault that was made, in which step and to which session (0 for none that was open), and what was lost with it for certain."""
 
     what: str
     step: int
@@ -114,8 +116,9 @@ class Story:
 class Host:
     """One run of the script."""
 
-    def __init__(self, node: LoopbackNode, number: int, uris: list[str], faults: Sequence[Fault] = ()) -> None:
+    def __init__(self, node: LoopbackNode, number: int, uris: list[str], faults: Sequence[Fault] = (), **options: Any) -> None:
         self.node = node
+        self.options = options
         self.domain = f"run{number}"
         #: Ids of rows are unique among all runs, since the node tells batches apart by their content.
         self.base = number * 1000
@@ -226,6 +229,7 @@ class Host:
                 command.references.append(command.outcome.reference)
             except AGAIN as failure:
                 execution = failure.execution
+                command.again += 1
                 command.references += [failure.reference, None if execution is None else execution.reference]
                 command.uncertain += isinstance(failure, nervix_ffi.UncertainError)
                 if isinstance(failure, nervix_ffi.DeadlineError):
@@ -239,17 +243,22 @@ class Host:
         new = self.journal.more()
         for entry in new:
             entry["step"] = self.now
-        for entry in list(faults(new)):
+        for entry in self.faults_among(new):
             made = Made(entry["what"], self.now, entry["session"])
             self.story.made.append(made)
             if made.what == "cut":
-                self.node.wait(timeout=PATIENCE, session_over=made.session)
+                if made.session:
+                    self.node.wait(timeout=PATIENCE, session_over=made.session)
                 # What of it was back after an earlier fault is not for the host to know.
                 if len(self.story.made) == 1:
                     made.held = [one for one in self.story.held.values() if self.holds(one, entry)]
                     self.learn(made.held)
         for one in self.story.held.values():
             one.before = one.gaps
+
+    def faults_among(self, new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The faults that were made since the last look, which the journal's new entries tell of."""
+        return list(faults(new))
 
     def holds(self, one: Held, fault: dict[str, Any]) -> bool:
         """Whether a session that was lost just now held something that the host knows of and was not closing."""
@@ -287,7 +296,7 @@ class Host:
 
         def connect() -> nervix_ffi.Session:
             return nervix_ffi.connect(
-                self.uris[0], seeds=self.uris[1:], domain=self.domain, retry_timeout=retry, timeout=PATIENCE
+                self.uris[0], seeds=self.uris[1:], domain=self.domain, retry_timeout=retry, timeout=PATIENCE, **self.options
             )
 
         self.session = self.again(connect)
@@ -428,8 +437,11 @@ class Host:
         self.node.control("clock", advance="100ms")
         self.hear_until(lambda event: isinstance(event, ClockTick) and (event.generation, event.tick.id) > newest)
         read = self.clock.read()
-        assert read.tick is not None
-        assert (read.generation, read.tick.id) >= newest
+        if read.tick is None:
+            # The session was lost after the tick, and that is yet to be heard.
+            assert isinstance(self.hear(self.patience), ClockInterrupted)
+        else:
+            assert (read.generation, read.tick.id) >= newest
 
     def turn(self, query: str, state: ClockState) -> None:
         """Stops or starts the domain, and hears that its clock changed."""
