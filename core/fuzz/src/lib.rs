@@ -22,6 +22,7 @@ pub mod lang;
 pub mod publish;
 pub mod reassembler;
 pub mod rows;
+pub mod seeds;
 pub mod server;
 
 #[allow(dead_code)]

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use crate::args::{self, Parsed};
 use crate::graph::{ClusterStatus, Disposition, Now, World};
+pub use crate::lang::canonical::CANONICAL as STATEMENTS;
 use crate::lang::parse::{expected_at_end, parse_script};
 use crate::{start, statements};
 
