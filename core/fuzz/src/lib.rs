@@ -11,6 +11,7 @@
     clippy::indexing_slicing
 )]
 
+pub mod abi;
 pub mod archives;
 pub mod batch;
 pub mod client;

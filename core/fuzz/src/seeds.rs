@@ -27,8 +27,15 @@ pub const TARGETS: &[(&str, fn() -> Vec<Vec<u8>>)] = &[
     ("batch", batch),
     ("publish", published),
     ("lang", statements),
-    ("engine", || noise(0..300, 2000)),
+    ("abi", || noise(0..100, 4000)),
+    ("engine", || noise(0..100, 1000)),
 ];
+
+/// The seeds of one target.
+pub fn of(target: &str) -> Vec<Vec<u8>> {
+    let mut targets = TARGETS.iter().filter(|(name, _)| *name == target);
+    targets.next().map_or_else(Vec::new, |(_, seeds)| seeds())
+}
 
 /// Writes the seeds of every target into a folder of its name.
 pub fn write(corpus: &Path) -> std::io::Result<()> {
