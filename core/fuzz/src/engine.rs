@@ -51,6 +51,7 @@ struct Play {
     named: BTreeSet<String>,
     calls: BTreeMap<CallId, bool>,
     executions: Vec<ExecutionId>,
+    prepared: u64,
     endpoints: Vec<EndpointId>,
     deliveries: Vec<Delivery>,
     submissions: Vec<(EndpointId, u64)>,
@@ -66,6 +67,14 @@ impl Play {
             mono: self.now,
             unix_millis: 1_700_000_000_000 + self.now / 1_000_000,
         }
+    }
+
+    /// Never the same twice.
+    fn entropy(&mut self) -> [u8; 10] {
+        self.prepared += 1;
+        let mut entropy = [7; 10];
+        entropy[..8].copy_from_slice(&self.prepared.to_be_bytes());
+        entropy
     }
 
     /// Takes what the engine puts out, and holds it to what no peer can excuse.
@@ -186,25 +195,42 @@ impl Play {
                 } else {
                     u.choose(STATEMENTS)?
                 };
-                let (execution, _) = self.engine.prepare(now, text, [7; 10]);
+                let entropy = self.entropy();
+                let (execution, _) = self.engine.prepare(now, text, entropy);
                 self.executions.push(execution);
                 self.call(Call::Execute(execution));
             }
             2 => {
-                let mut entropy = [0; 10];
-                u.fill_buffer(&mut entropy)?;
+                let text = *u.choose(STATEMENTS)?;
                 let given = Given {
                     domain: u.ratio(1, 4)?.then(|| "d".to_owned()),
-                    reference: if u.ratio(1, 2)? {
-                        self.commands.keys().min().cloned()
-                    } else {
-                        None
-                    },
+                    reference: None,
                     position: u.arbitrary()?,
                     preview: u.ratio(1, 3)?.then(|| preview("t", 1, 2)),
                 };
-                let text = u.choose(STATEMENTS)?;
-                if let Ok((execution, _)) = self.engine.prepare_with(now, text, entropy, given) {
+                // A host repeats a command as it was, with all that would be filled in now if it were left out.
+                let known = self.commands.values().filter(|sent| {
+                    let commits = sent.query.starts_with("COMMIT");
+                    let position = sent.expected_transaction_position;
+                    sent.domain.is_some()
+                        && position.is_some()
+                        && sent.expected_preview.is_some() == commits
+                });
+                let again = known.min_by_key(|sent| &sent.execution_reference).cloned();
+                let (text, given) = match again {
+                    Some(sent) if u.ratio(1, 2)? => (
+                        sent.query,
+                        Given {
+                            domain: sent.domain,
+                            reference: Some(sent.execution_reference),
+                            position: sent.expected_transaction_position,
+                            preview: sent.expected_preview,
+                        },
+                    ),
+                    _ => (text.to_owned(), given),
+                };
+                let entropy = self.entropy();
+                if let Ok((execution, _)) = self.engine.prepare_with(now, &text, entropy, given) {
                     self.executions.push(execution);
                 }
             }
@@ -454,10 +480,21 @@ impl Play {
             let at = u.choose_index(frames.len())?;
             given::damage(u, &mut frames[at])?;
         }
-        // Whoever a server names may be gone to; the frames are the only ones that name anybody.
+        // Whoever a server names may be gone to; the frames are the only ones that name anybody, the parts of a reply together.
+        let mut joined = Vec::new();
         for frame in frames {
             if let Ok(message) = nervix_wire::decode_server(&Frame::copy_from(&frame)) {
                 self.hear(&format!("{message:?}"));
+                if let ServerBody::Reply(Reply {
+                    body: ReplyBody::TransferPart(part),
+                    ..
+                }) = message.body
+                {
+                    joined.extend_from_slice(&part.chunk);
+                    if let Ok(whole) = nervix_wire::decode_server(&Frame::copy_from(&joined)) {
+                        self.hear(&format!("{whole:?}"));
+                    }
+                }
             }
             let frame = Frame::copy_from(&frame);
             self.engine.input(self.time(), Input::Frame { conn, frame });
@@ -550,6 +587,7 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
         secure,
         calls: BTreeMap::new(),
         executions: Vec::new(),
+        prepared: 0,
         endpoints: Vec::new(),
         deliveries: Vec::new(),
         submissions: Vec::new(),

@@ -11,6 +11,7 @@
     clippy::indexing_slicing
 )]
 
+pub mod abi;
 pub mod archives;
 pub mod batch;
 pub mod client;
@@ -22,6 +23,7 @@ pub mod lang;
 pub mod publish;
 pub mod reassembler;
 pub mod rows;
+pub mod seeds;
 pub mod server;
 
 #[allow(dead_code)]

@@ -16,7 +16,7 @@ use crate::given;
 const FIELDS: &str = "a U8, b I8 OPTIONAL, c U16, d I32 OPTIONAL, e U64, f F32, g F64 OPTIONAL, h BOOL OPTIONAL, \
     i STRING OPTIONAL, j BYTES, k DATETIME OPTIONAL, l VEC<STRING> OPTIONAL, m ARRAY<I16, 2, 2>, n VEC<ARRAY<BOOL, 3>>";
 
-fn schema() -> Arc<RowSchema> {
+pub fn schema() -> Arc<RowSchema> {
     use nervix_wire::types::{
         FieldType, FieldTypeShape, FixedListFieldType, ListFieldType, ScalarFieldType, ScalarType,
     };

@@ -1,12 +1,19 @@
 //! What the fuzz targets in core/fuzz reach of the node. Owns nothing: each entry drives a part of the node with whatever it
 //! is given, and panics where that part breaks a promise of its own.
 
-use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use nervix_wire::types::SessionEndReason;
+use tokio::sync::oneshot;
 
 use crate::args::{self, Parsed};
+use crate::cluster::Cluster;
+use crate::faults::Scope;
 use crate::graph::{ClusterStatus, Disposition, Now, World};
+pub use crate::lang::canonical::CANONICAL as STATEMENTS;
 use crate::lang::parse::{expected_at_end, parse_script};
+use crate::outbox::Finish;
 use crate::{start, statements};
 
 /// Whatever is a script prints as a script that says the same, and an error points into the text.
@@ -83,35 +90,92 @@ impl Relay {
     }
 }
 
-/// A node in this process that serves until the process ends: the URI of its sessions, and its control endpoint.
-pub fn serve(arguments: &[&str]) -> Result<(String, SocketAddr), String> {
-    let arguments = arguments.iter().map(|argument| (*argument).to_owned());
-    let Parsed::Run(options) = args::parse(arguments)? else {
-        return Err("these arguments start no node".into());
-    };
-    let (started, wait) = mpsc::channel();
-    std::thread::spawn(move || {
-        let runtime = match tokio::runtime::Builder::new_current_thread()
+/// A node in this process, with three places to reach it, that serves until it is dropped.
+pub struct Node {
+    uri: String,
+    cluster: Arc<Cluster>,
+    /// Dropped to end it.
+    serving: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Runs statements, each in its domain, and serves.
+    pub fn start(statements: &[(&str, &str)]) -> Result<Self, String> {
+        let arguments = ["--listen", "127.0.0.1:0", "--nodes", "3"];
+        let Parsed::Run(options) = args::parse(arguments.map(str::to_owned))? else {
+            return Err("these arguments start no node".into());
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-        {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                let _ = started.send(Err(error.to_string()));
-                return;
-            }
-        };
-        runtime.block_on(async {
-            let node = start(options).await.map(|(cluster, control)| {
-                let uri = cluster.nodes().into_iter().next().map(|(_, uri, _)| uri);
-                (uri.unwrap_or_default(), control)
-            });
-            let serving = node.is_ok();
-            let _ = started.send(node);
-            if serving {
-                std::future::pending::<()>().await;
-            }
+            .map_err(|error| error.to_string())?;
+        let (cluster, _) = runtime.block_on(start(options))?;
+        let (serving, end) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _ = runtime.block_on(end);
         });
-    });
-    wait.recv().map_err(|error| error.to_string())?
+        let node = Self {
+            uri: cluster.nodes().swap_remove(0).1,
+            cluster,
+            serving: Some(serving),
+            thread: Some(thread),
+        };
+        for (domain, statement) in statements {
+            node.execute(domain, statement)?;
+        }
+        Ok(node)
+    }
+
+    /// Runs a statement that no session sent; no domain is an empty one.
+    pub fn execute(&self, domain: &str, statement: &str) -> Result<(), String> {
+        let domain = Some(domain).filter(|domain| !domain.is_empty());
+        let result = self.cluster.run_statement(domain, statement);
+        match result.disposition {
+            Disposition::Completed { .. } => Ok(()),
+            Disposition::Failed => Err(format!("{statement}: {}", result.message)),
+        }
+    }
+
+    /// Where it serves.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Does what a client does not like.
+    pub fn disturb(&self, how: u8) {
+        let finish = |last, finish| self.cluster.finish(&Scope::default(), last, &finish);
+        match how % 10 {
+            0 | 1 => {
+                finish(None, Finish::Close { abort: how >= 128 });
+            }
+            2 => {
+                finish(None, Finish::Reset(u32::from(how / 10)));
+            }
+            3 => {
+                finish(None, Finish::GoAway(0));
+            }
+            4 => {
+                let unavailable = Finish::Status {
+                    code: 14,
+                    message: "no".to_owned(),
+                };
+                finish(Some(SessionEndReason::ServerShuttingDown), unavailable);
+            }
+            5 => {
+                self.cluster.expire_all();
+            }
+            6 => self.cluster.set_leader(None),
+            _ => self.cluster.set_leader(Some(usize::from(how) % 3)),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.serving = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }

@@ -408,12 +408,14 @@ impl Watch {
                     }
                     self.told(status);
                 }
+                let bound = self
+                    .conns
+                    .get(&conn)
+                    .and_then(|watched| watched.bound.clone());
                 if let Some(inspected) = outcome.inspection {
                     let id = inspected.transaction.transaction_id;
                     let position = inspected.report.position;
-                    if watched.bound.as_ref() == Some(&id)
-                        && self.positions.get(&id) == Some(&position)
-                    {
+                    if bound.as_ref() == Some(&id) && self.positions.get(&id) == Some(&position) {
                         let basis = inspected.report.planning_basis;
                         let preview = TransactionPreviewIdentity {
                             transaction_id: id.clone(),

@@ -4,6 +4,8 @@
 //! does, or which names exist.
 
 pub mod ast;
+#[cfg(any(test, fuzzing))]
+pub mod canonical;
 pub mod instant;
 pub mod lex;
 pub mod parse;
