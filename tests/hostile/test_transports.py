@@ -746,7 +746,6 @@ def test_who_waits_is_told_or_goes_on(everywhere: list[Servers], name: str) -> N
 
 
 @pytest.mark.rule("T-6", "K-5")
-@pytest.mark.xfail(strict=True, reason="an attach that was judged malformed is sent again")
 @pytest.mark.parametrize("name", [name for name, one in BREAKAGES.items() if one.end is End.CONDEMNED])
 def test_who_attaches_is_told(servers: Servers, name: str) -> None:
     broken(servers, BREAKAGES[name], Attach)

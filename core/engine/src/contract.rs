@@ -8,6 +8,7 @@ use nervix_wire::types::{
     ConsumerWindow, EmitterOpenRefusal, EmitterOpened, ProducerOpened, ProducerRefusal,
     ProducerWindow, RowField, RowSchema,
 };
+use nervix_wire::Violation;
 
 /// What a host expects of an endpoint that it opens.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,6 +183,25 @@ impl Contract {
 
     pub(crate) fn of_consumer(opened: &EmitterOpened) -> Self {
         contract_of!(opened, emitter, ConsumerWindow::ParallelConsumerWindow)
+    }
+
+    /// Holds what was opened to what was asked for: the endpoint of other fields is refused, not opened, and credit that nobody
+    /// asked for would let a server have a host fill its memory.
+    pub(crate) fn answers(&self, asked: &OpenRequest) -> Result<(), Violation> {
+        let rule = "P-1";
+        if self.schema.fields != asked.fields {
+            return Err(Violation::new(
+                rule,
+                "an endpoint was opened whose fields are not those that were expected",
+            ));
+        }
+        if self.batches > asked.batches || self.bytes > asked.bytes {
+            return Err(Violation::new(
+                rule,
+                "more credit was granted than was asked for",
+            ));
+        }
+        Ok(())
     }
 
     /// Why a fresh open is not the endpoint that this handle had.

@@ -226,6 +226,18 @@ impl Engine {
 
     /// An exchange is over: every request on it ends without a reply (D-6, F-8).
     pub(super) fn lose(&mut self, now: Now, conn: ConnId, cause: Cause, reset: bool) {
+        // The server judged a frame malformed or oversized: nothing that was in flight is sent again (T-6). What is kept open is
+        // told to have been refused (S-7, K-5).
+        let condemned = matches!(
+            cause,
+            Cause::Status {
+                code: OUT_OF_RANGE | INTERNAL,
+                ..
+            }
+        );
+        if condemned {
+            self.unanswered_reopenings(now, conn);
+        }
         let Some(exchange) = self.exchanges.remove(&conn) else {
             return;
         };
@@ -238,19 +250,12 @@ impl Engine {
         } else {
             ErrorKind::Transport
         };
-        // The server judged a frame malformed or oversized: nothing that was in flight is sent again (T-6).
-        let condemned = matches!(
-            cause,
-            Cause::Status {
-                code: OUT_OF_RANGE | INTERNAL,
-                ..
-            }
-        );
         for asked in exchange.in_flight() {
             match asked {
                 Asked::Command(execution)
                 | Asked::Domains(execution)
-                | Asked::Subscribe(execution) => {
+                | Asked::Subscribe(execution)
+                | Asked::AttachClock(execution) => {
                     self.landed(execution);
                     if let Some(held) = self.executions.get_mut(&execution) {
                         held.cause = Some((kind, text.clone()));
@@ -280,10 +285,6 @@ impl Engine {
                             Err(Error::new(kind, format!("the session was lost: {text}"))),
                         );
                     }
-                }
-                Asked::AttachClock(execution) => {
-                    self.landed(execution);
-                    self.forget_if_released(execution);
                 }
                 // No session holds the clock any more (K-1).
                 Asked::DetachClock(execution) => {

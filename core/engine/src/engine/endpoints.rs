@@ -488,6 +488,9 @@ impl Engine {
         body: ReplyBody,
     ) -> Result<(), Violation> {
         let opened = Self::opened_or_refused(role, body)?;
+        if let (Opened::Yes(contract, _), Some(open)) = (&opened, self.endpoints.opens.get(&call)) {
+            contract.answers(&open.request)?;
+        }
         // What it opened for nobody is released: its caller stopped waiting, or will not know of it (C-9).
         let waiting = self.endpoints.opens.remove(&call);
         let for_nobody = waiting.is_none() && matches!(opened, Opened::Yes(..));

@@ -430,8 +430,8 @@ impl Bench {
             domain: "d".into(),
             endpoint: endpoint.into(),
             fields: numbers().fields,
-            batches: 2,
-            bytes: 1000,
+            batches: 1024,
+            bytes: 32 << 20,
         }
     }
 

@@ -48,6 +48,27 @@ fn is_over(bench: &mut Bench, producer: EndpointId, reason: ReopenReason) {
     bench.fails(call, ErrorKind::ReopenRequired);
 }
 
+// rule: P-1, EC-1, F-8
+#[test]
+fn what_is_opened_is_what_was_asked_for() {
+    let changes: [fn(&mut ProducerOpened); 4] = [
+        |o| o.granted_batches = 1025,
+        |o| o.granted_bytes = u64::MAX,
+        |o| o.fields.push(o.fields[0].clone()),
+        |o| o.fields[1].nullable = true,
+    ];
+    for (which, change) in changes.into_iter().enumerate() {
+        let (mut bench, conn) = Bench::connected();
+        let call = bench.open(Role::Producer, "orders");
+        let (wire, _) = bench.open_ingestor(conn);
+        let mut opened = ingestor("d", "orders");
+        change(&mut opened);
+        bench.reply(conn, wire, producer_opened(opened));
+        assert!(bench.is_reset(conn), "{which}");
+        bench.fails(call, ErrorKind::Protocol);
+    }
+}
+
 // rule: P-1, P-2, B-12
 #[test]
 fn an_open_says_exactly_what_it_expects() {
@@ -834,7 +855,8 @@ fn a_lost_session_leaves_what_was_sent_unknown_and_nothing_is_sent_again() {
     let next = bench.call(Call::Submit(producer, content(4)));
     let conn = bench.reconnected();
     let (wire, open) = bench.open_ingestor(conn);
-    assert_eq!(open.max_outstanding_batches, 2, "what was asked for");
+    let wanted = Bench::wanted("orders").batches;
+    assert_eq!(open.max_outstanding_batches, wanted, "what was asked for");
     bench.reply(conn, wire, producer_opened(opened));
     bench.submitted(next);
     let (_, of, bytes) = bench.batch(conn);

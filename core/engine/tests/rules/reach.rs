@@ -1,6 +1,6 @@
 //! Reaching servers, redirects, and what happens when a session is lost: D-1 to D-6, T-2, T-5, T-6, T-8.
 
-use nervix_engine::{Call, Cause, Done, ErrorKind, EventKind};
+use nervix_engine::{Call, Cause, ClockEventKind, Done, ErrorKind, EventKind};
 use nervix_wire::types::*;
 
 use crate::bench::{Bench, REQUEST_TIMEOUT, RETRY_TIMEOUT};
@@ -218,6 +218,45 @@ fn nothing_is_resent_that_a_server_found_malformed() {
         assert_eq!(same, command);
         bench.reply(conn, id, completed(&reference));
         bench.outcome(again);
+    }
+}
+
+// rule: T-6, S-7, K-5
+#[test]
+fn what_was_being_opened_again_when_a_server_found_it_malformed_is_told_so() {
+    for code in [11, 13] {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        bench.follow(conn, "d", clock(1, paced()));
+        bench.lose(conn);
+        let gap = bench.event().kind;
+        assert!(matches!(gap, EventKind::Interrupted { .. }), "{gap:?}");
+        assert_eq!(bench.clock_event().kind, ClockEventKind::Interrupted);
+        let conn = bench.reconnected();
+        bench.close(conn, status(code));
+        let told = bench.event().kind;
+        assert!(
+            matches!(told, EventKind::RestorationFailed { .. }),
+            "{told:?}"
+        );
+        let told = bench.clock_event().kind;
+        assert_eq!(told, ClockEventKind::RestorationFailed);
+    }
+}
+
+// rule: T-6, K-1
+#[test]
+fn an_attach_that_a_server_found_malformed_is_not_sent_again() {
+    for code in [11, 13] {
+        let (mut bench, conn) = Bench::connected();
+        let (call, _, reference) = bench.execute("ATTACH DOMAIN CLOCK;");
+        bench.clock_attach(conn);
+        bench.close(conn, status(code));
+        let error = bench.fails(call, ErrorKind::Transport);
+        assert_eq!(error.reference.as_deref(), Some(&*reference));
+        // Nothing is open that a session would be needed for.
+        bench.pass(SEC);
+        bench.opens_nothing();
     }
 }
 
