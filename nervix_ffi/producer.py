@@ -150,7 +150,8 @@ class Submission:
         return self._look() or self.producer._resolved(self.identity)
 
     def result(self, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> SubmissionOutcome:
-        """Waits for the outcome and takes it; calling it again returns the same.
+        """Waits for the outcome and takes it; calling it again returns the same. Without ``timeout`` it waits for as long as the
+        session lasts: a server says nothing about when the graph is done with a batch.
 
         With ``check``, an outcome that is not COMPLETED is raised: NotAdmitted, ProcessingFailed or OutcomeUnknown. Raises
         DeadlineError after ``timeout`` seconds (0 takes an outcome that is there) or CancelledError, which leave the submission as it
@@ -209,8 +210,10 @@ class Producer(Endpoint):
 
     It follows its ingestor across sessions while what the open established stays the same; otherwise calls raise
     ReopenRequiredError with a ``reason``. Each submission holds credit until its outcome is taken, so who takes none ends up waiting
-    in ``submit``. Usable from several threads. A ``with`` block closes it at its end, and waits for every outcome; when an
-    exception ends the block, it closes in the background. Outcomes can be taken after that, until ``release``.
+    in ``submit``. A batch that the ingestor refused for the moment is sent again behind those that were submitted since: who needs
+    them in order has one outstanding at a time, as with ``credit_batches=1``. Usable from several threads. A ``with`` block closes
+    it at its end, and waits for every outcome; when an exception ends the block, it closes in the background. Outcomes can be taken
+    after that, until ``release``.
     """
 
     def __init__(self, session: Session, domain: str, name: str, pointer: CData) -> None:

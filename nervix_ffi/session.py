@@ -673,7 +673,9 @@ def connect(
     may be redirected to. ``username`` and ``password`` come both or not at
     all. ``domain`` is the domain of later commands. ``seeds`` are more servers to try, now and after a loss of the connection;
     ``request_timeout`` bounds the wait for one reply and ``retry_timeout`` one call with all its retries and redirects (seconds,
-    120 each unless given). ``timeout`` bounds this call, in seconds.
+    120 each unless given); a connection that carries nothing any more is given up within two request timeouts. The outcome of a
+    batch, a delivery and the close of a producer wait for others and have no time to come in: give those calls a ``timeout``.
+    ``timeout`` bounds this call, in seconds.
 
     Raises InvalidArgumentError for a malformed origin, half a pair of credentials or a ``ca_file`` that cannot be used (nothing
     is sent then), ConnectError when no server answers, none has a certificate to be trusted, or the credentials are refused,

@@ -8,6 +8,7 @@ import nervix_ffi
 from nervix_ffi.testing import LoopbackNode
 
 from .support import DOMAIN, PATIENCE
+from .support import GRAPH as RELAYS
 
 #: The fields of every endpoint of the graph.
 FIELDS = "id U64, note STRING OPTIONAL"
@@ -46,6 +47,9 @@ GRAPH = "\n".join(
         "",
     ]
 )
+
+#: This graph and that of the relays to subscribe to, in one domain.
+BOTH = RELAYS.replace("START;\n", "") + GRAPH.replace("CREATE UNPACED DOMAIN lab;\n", "")
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:

@@ -39,6 +39,9 @@ def manual_rules(text: str) -> set[str]:
             elif section == "Restore Streams":
                 name = "RP" + name[1:]
             found.add(name)
+        elif section == "Restore Streams" and "decode the required start_version in each DomainInfo" in line:
+            # A demand on every client, among those on one that restores.
+            found.add("RP-4a")
         elif section == "What A Client Must Not Promise" and line.startswith("• "):
             promises += 1
             found.add(f"N-{promises}")

@@ -28,8 +28,6 @@ DRIVER = FOLDER / "paced_simulation.py"
 GRAPH = FOLDER / "paced_simulation.nspl"
 DOMAIN = "paced_simulation"
 
-pytestmark = pytest.mark.rule("K-5", "B-9", "B-11", "B-14", "B-15", "B-16", "N-6", "N-8")
-
 
 class Driver:
     """A run of the driver as a program. Lines that begin with a key of `steps` make its next step happen, once each."""
@@ -109,6 +107,7 @@ def execute(node: LoopbackNode, statement: str) -> None:
     node.control("execute", domain=DOMAIN, statement=statement)
 
 
+@pytest.mark.rule("B-11", "B-14", "B-15")
 @pytest.mark.parametrize("timestamps", ["at", "now"])
 def test_a_run_completes_every_reading_and_writes_what_it_did(tmp_path: Path, timestamps: str) -> None:
     driver = Driver(
@@ -158,6 +157,7 @@ def test_a_run_completes_every_reading_and_writes_what_it_did(tmp_path: Path, ti
     assert {effect["timestamp_source"] for effect in effects} == {timestamps}
 
 
+@pytest.mark.rule("B-11")
 def test_readings_out_of_the_window_come_back_as_notices(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "--ticks", "9", "--invalid-every", "3")
     status, errors = driver.finish()
@@ -174,6 +174,7 @@ def test_readings_out_of_the_window_come_back_as_notices(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.rule("B-15", "EC-6", "N-6")
 def test_consumers_compete_and_one_that_leaves_loses_nothing(tmp_path: Path) -> None:
     driver = Driver(
         tmp_path,
@@ -197,6 +198,7 @@ def test_consumers_compete_and_one_that_leaves_loses_nothing(tmp_path: Path) -> 
     assert len(applied(tmp_path)) == 90
 
 
+@pytest.mark.rule("P-4", "B-14")
 def test_consumers_that_come_late_make_the_producer_wait_for_credit(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "--ticks", "10", "--consumer-delay", "700ms", "--credit-batches", "2")
     status, errors = driver.finish()
@@ -206,6 +208,7 @@ def test_consumers_that_come_late_make_the_producer_wait_for_credit(tmp_path: Pa
     assert driver.summary()["credit_waits"] > 0
 
 
+@pytest.mark.rule("K-5", "P-8", "B-9", "B-14", "B-15", "B-16", "N-8")
 def test_a_session_that_is_cut_loses_outcomes_and_no_effect(tmp_path: Path, node: LoopbackNode) -> None:
     driver = Driver(tmp_path, "--ticks", "30", "--processing-time", "20ms", node=node)
     status, errors = driver.finish({"DELIVERY consumer=1": lambda: node.control("cut")})
@@ -220,6 +223,7 @@ def test_a_session_that_is_cut_loses_outcomes_and_no_effect(tmp_path: Path, node
     assert len(driver.starting("SUBMITTED")) == 30, "nothing is sent again by itself"
 
 
+@pytest.mark.rule("B-14", "B-15", "N-8")
 def test_what_was_lost_is_replayed_once_under_its_identity(tmp_path: Path) -> None:
     with LoopbackNode(load=graph(1.0)) as node:
         driver = Driver(tmp_path, "--ticks", "6", "--processing-time", "20ms", node=node)
@@ -242,6 +246,7 @@ def test_what_was_lost_is_replayed_once_under_its_identity(tmp_path: Path) -> No
         assert last.starting("REPLAY") == ["REPLAY skipped generation=1 readings=1"]
 
 
+@pytest.mark.rule("P-8", "B-11", "B-16")
 def test_a_run_follows_the_domain_into_its_next_generation(tmp_path: Path, node: LoopbackNode) -> None:
     def restart() -> None:
         execute(node, "STOP;")
@@ -258,6 +263,7 @@ def test_a_run_follows_the_domain_into_its_next_generation(tmp_path: Path, node:
     assert set(applied(tmp_path).values()) == {1}
 
 
+@pytest.mark.rule("B-11", "B-16")
 def test_without_following_a_stop_ends_the_run(tmp_path: Path, node: LoopbackNode) -> None:
     driver = Driver(tmp_path, "--ticks", "500", node=node)
     status, _ = driver.finish({"OUTCOME": lambda: execute(node, "STOP;")})
@@ -266,6 +272,7 @@ def test_without_following_a_stop_ends_the_run(tmp_path: Path, node: LoopbackNod
     assert driver.starting("CLOCK state=stopped")
 
 
+@pytest.mark.rule("B-14")
 def test_ctrl_c_stops_the_planning_and_the_run_ends_in_order(tmp_path: Path, node: LoopbackNode) -> None:
     driver = Driver(tmp_path, "--ticks", "5000", node=node)
     status, errors = driver.finish({"OUTCOME": lambda: driver.process.send_signal(signal.SIGINT)})
@@ -276,6 +283,7 @@ def test_ctrl_c_stops_the_planning_and_the_run_ends_in_order(tmp_path: Path, nod
     assert (status, errors) == (3 if summary["not_admitted"] else 0, ""), errors
 
 
+@pytest.mark.rule("B-14")
 def test_ctrl_c_leaves_a_batch_that_waits_for_credit_unsent(tmp_path: Path, node: LoopbackNode) -> None:
     driver = Driver(tmp_path, "--ticks", "50", "--credit-batches", "1", "--consumer-delay", "1s", node=node)
     status, errors = driver.finish({"WAITING credit": lambda: driver.process.send_signal(signal.SIGINT)})
@@ -284,6 +292,7 @@ def test_ctrl_c_leaves_a_batch_that_waits_for_credit_unsent(tmp_path: Path, node
     assert driver.summary()["not_admitted"] == 3
 
 
+@pytest.mark.rule("B-12")
 @pytest.mark.parametrize(
     ("statement", "options", "words"),
     [
@@ -305,6 +314,7 @@ def test_what_cannot_be_used_is_status_2(
     assert (status, "error: " in errors, words in errors) == (2, True, True), errors
 
 
+@pytest.mark.rule("P-5")
 def test_outcomes_that_are_outstanding_at_the_deadline_are_status_1(tmp_path: Path, node: LoopbackNode) -> None:
     driver = Driver(tmp_path, "--ticks", "2", "--consumer-delay", "1m", "--deadline", "200ms", node=node)
     status, errors = driver.finish()
@@ -320,6 +330,7 @@ def test_a_server_that_is_not_there_is_status_1(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: ")
 
 
+@pytest.mark.rule("B-15", "N-6", "N-8")
 def test_a_kill_at_any_moment_loses_no_reading_and_applies_none_twice(tmp_path: Path) -> None:
     """Twenty drivers, each killed at a random moment, on one node that lives on."""
     chance = random.Random(20)

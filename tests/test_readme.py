@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -45,3 +48,49 @@ def test_the_figures_say_how_to_take_them(root: Path) -> None:
     section = text.split("## Performance", 1)[1].split("\n## ", 1)[0]
     assert "pytest tests/benchmarks" in section
     assert len(re.findall(r"\| \d+\.\d+ \|$", section, re.M)) >= 2
+
+
+#: What users must not be told, by its point in the manual, and where the README tells them so.
+DENIALS = {
+    "N-1": "does not deliver every row, nor each row once, and it cannot be resumed from a position",
+    "N-2": "Neither that nor a failed transaction nor a lost session takes anything back",
+    "N-3": "A cancelled or timed-out command may have happened, or may still happen",
+    "N-4": "reported as uncertain**, never as failed and never as done",
+    "N-5": "Rows arrive typed, row by row, and Arrow is made here",
+    "N-6": "never acknowledges it, and an acknowledgement whose answer was lost may have been applied",
+    "N-7": "a clock, a producer and a consumer it does not survive the loss of its connection",
+    "N-8": "No batch is delivered exactly once for certain, and one that failed or is unknown may have had effects",
+}
+
+#: What would be such a promise if no word of its sentence took it back.
+PROMISE = re.compile(
+    r"exactly[- ]once|deliver\w* (every|all) row|roll(s|ed)? back|undo(es|ne)?\b|surviv\w+|guarante\w+|resum\w+ from"
+)
+DENIAL = re.compile(r"\b(no|not|never|neither|none|nor|nothing|cannot|without)\b", re.I)
+
+
+def texts(root: Path) -> Iterator[tuple[str, str]]:
+    """Everything that tells users what to expect: the README, the docstrings of the package, and the comments of the headers."""
+    yield "README.md", (root / "README.md").read_text(encoding="utf-8")
+    for path in sorted((root / "nervix_ffi").glob("[a-z]*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (said := ast.get_docstring(node)):
+                yield path.name, said
+    for path in sorted((root / "include").glob("*.h")):
+        for comment in re.findall(r"/\*(.*?)\*/", path.read_text(encoding="utf-8"), re.S):
+            yield path.name, comment
+
+
+@pytest.mark.rule("N-1", "N-2", "N-3", "N-4", "N-5", "N-6", "N-7", "N-8")
+def test_what_a_client_must_not_promise_is_denied_and_promised_nowhere(root: Path) -> None:
+    readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    section = readme.split("## What it promises, and what it does not", 1)[1].split(" ## ", 1)[0]
+    for rule, denial in DENIALS.items():
+        assert denial in section, rule
+    seen = 0
+    for name, text in texts(root):
+        for sentence in re.split(r"(?<=[.;:!?])\s+", re.sub(r"\s+[*#]?\s*", " ", text)):
+            if PROMISE.search(sentence):
+                seen += 1
+                assert DENIAL.search(sentence), f"{name}: {sentence}"
+    assert seen > len(DENIALS) / 2, "nothing was found: the words are not those that are used"

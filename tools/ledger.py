@@ -34,7 +34,7 @@ _RUST_FN = re.compile(r"^\s*(?:pub\s+)?(?:async\s+)?fn\s+(\w+)")
 
 
 class Rule(NamedTuple):
-    """One rule: its identity, what it says in short, and why it has no test (empty when it must have one)."""
+    """One rule: its identity, what it says in short, and why it is not followed (empty when it must have a test)."""
 
     id: str
     about: str
@@ -137,10 +137,12 @@ def page(rules: list[Rule], tests: dict[str, list[str]]) -> str:
             lines += ["", f"## {section}", ""]
         lines.append(f"* **{rule.id}** {rule.about}")
         named = tests.get(rule.id, [])
-        if named:
-            lines += [f"  * `{test}`" for test in named]
-        else:
+        if not named:
             lines.append(f"  * no test: {rule.why or 'MISSING'}")
+        elif rule.why:
+            # What is tested then is that it stays so.
+            lines.append(f"  * {rule.why}")
+        lines += [f"  * `{test}`" for test in named]
     return "\n".join(lines) + "\n"
 
 

@@ -21,7 +21,7 @@ def kinds(events):
 """
 
 
-@pytest.mark.rule("B-9", "B-11", "K-1")
+@pytest.mark.rule("B-9", "B-11")
 def test_an_attached_clock_is_read_before_any_event(with_fake: Run) -> None:
     with_fake(
         CLOCK

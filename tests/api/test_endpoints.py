@@ -30,7 +30,7 @@ PRODUCER = SESSION + 'producer = session.open_producer("in", FIELDS)\n'
 CONSUMER = SESSION + 'consumer = session.open_consumer("out", FIELDS)\n'
 
 
-@pytest.mark.rule("B-12", "P-1", "EC-1")
+@pytest.mark.rule("B-12")
 def test_what_an_open_established_is_there(with_fake: Run) -> None:
     with_fake(
         SESSION
@@ -51,7 +51,7 @@ nothing_is_left()
     )
 
 
-@pytest.mark.rule("B-12", "P-1", "EC-1")
+@pytest.mark.rule("B-12")
 def test_a_refused_open_says_why_and_leaves_nothing(with_fake: Run) -> None:
     with_fake(
         SESSION
@@ -72,7 +72,7 @@ nothing_is_left()
     )
 
 
-@pytest.mark.rule("B-14", "P-5", "P-7")
+@pytest.mark.rule("B-14")
 def test_each_outcome_reaches_python_with_its_cause(with_fake: Run) -> None:
     with_fake(
         PRODUCER
@@ -105,7 +105,7 @@ nothing_is_left()
     )
 
 
-@pytest.mark.rule("B-14", "P-4", "P-7")
+@pytest.mark.rule("B-14")
 def test_a_submission_holds_credit_until_its_outcome_is_taken_or_it_is_let_go(with_fake: Run) -> None:
     with_fake(
         PRODUCER
@@ -224,7 +224,7 @@ with failing:
     )
 
 
-@pytest.mark.rule("B-15", "EC-3")
+@pytest.mark.rule("B-15")
 def test_a_delivery_has_its_rows_and_keeps_them(with_fake: Run) -> None:
     with_fake(
         CONSUMER

@@ -124,7 +124,7 @@ def run_threads(command: list[str], rounds: int) -> tuple[int, str, str]:
     return run(command, THREADS, "BUSY", lambda _: None, str(rounds))
 
 
-@pytest.mark.rule("B-1", "B-2", "B-3", "B-4", "B-6", "B-7", "X-7")
+@pytest.mark.rule("B-1", "B-2", "B-3", "B-4", "B-6", "X-7")
 def test_a_host_in_c(hosts: Path) -> None:
     assert run_host([str(hosts / "host")]) == (0, "SUBSCRIBED\nPASS\n", "")
 

@@ -132,7 +132,7 @@ def strangers() -> list[bytes]:
             server_frame(("ServerNotice", {"level": 0, "message": f"notice {number}" * 100})),
             server_frame(("DomainsObserved", {"domains": []})),
         ]
-        # Leaders that do not exist, a few of which are remembered (T-2).
+        # Leaders that do not exist, a few of which are remembered (D-3).
         uri = f"http://{'long' * 60}-{number}:1"
         leader = ("LeaderEndpoints", {"node": f"node-{number}", "grpc_uri": uri})
         frames.append(server_frame(("LeadershipObserved", {"leadership": ("LeaderIsRemote", {"leader": leader})})))
@@ -199,7 +199,7 @@ def test_a_host_that_reads_nothing_gets_every_reply(node: LoopbackNode, size: in
         assert counts(node)["sessions"]["opened"] == 1
 
 
-@pytest.mark.rule("C-3", "C-7", "F-7", "K-2", "P-2", "S-3", "T-2")
+@pytest.mark.rule("C-3", "C-7", "D-3", "K-2", "P-2", "S-3")
 def test_what_belongs_to_nobody_costs_nothing(node: LoopbackNode) -> None:
     with connect(node) as session:
         producer = session.open_producer("quick", endpoints.FIELDS, timeout=PATIENCE)

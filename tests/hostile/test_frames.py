@@ -124,7 +124,7 @@ def test_a_spoiled_frame_that_nobody_asked_for_interrupts_who_waits_for_events(
         assert found["end_stream"] == 0
 
 
-@pytest.mark.rule("F-8", "R-2")
+@pytest.mark.rule("F-3", "F-4", "F-8")
 @pytest.mark.parametrize("what", ["identifier", "inner_offset", "union_tag", "truncated", "required"])
 def test_rows_that_are_spoiled_yield_no_value(node: LoopbackNode, session: nervix_ffi.Session, what: str) -> None:
     with session.subscribe("readings") as kept:

@@ -127,7 +127,7 @@ def test_a_command_that_is_no_longer_waited_for_still_happens_once(
         assert executed(node, execution.reference) == 1
 
 
-@pytest.mark.rule("C-3", "C-9", "C-10")
+@pytest.mark.rule("C-3", "C-10")
 def test_a_reply_that_comes_after_its_caller_left_completes_no_other_request(
     node: LoopbackNode, session: nervix_ffi.Session
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_completed_command_that_changed_nothing_says_so(session: nervix_ffi.Se
 # ---- rejections
 
 
-@pytest.mark.rule("C-8", "C-5")
+@pytest.mark.rule("C-8")
 @pytest.mark.parametrize("reason", ["InvalidRequest", "UnsupportedRequest", "UnsupportedValue", "DuplicateRequestId"])
 def test_a_request_rejected_as_defective_is_not_sent_again(node: LoopbackNode, session: nervix_ffi.Session, reason: str) -> None:
     node.control("reject", reason=reason, message="no such thing")

@@ -459,6 +459,22 @@ def test_a_close_gives_everything_back(
     assert describe(node, "EMITTER out")["retained batches"] == "0"
 
 
+@pytest.mark.rule("EC-6", "C-6")
+def test_a_close_that_the_node_has_no_room_for_is_asked_again(
+    node: LoopbackNode, session: nervix_ffi.Session, feed: nervix_ffi.Producer, taking: nervix_ffi.Consumer
+) -> None:
+    feed.submit(rows(1), timeout=PATIENCE)
+    first = next_of(taking)
+    node.control("reject", kind="CloseEmitterRequest", reason="TooManyRequestsInFlight", count=2)
+    taking.close(timeout=PATIENCE)
+    # What it held is free for another one at once, and not when its time is over.
+    wait(node, consumers=0)
+    assert sent(node, "CloseEmitterRequest") == 3
+    again = next_of(consumer(session))
+    assert again.identity == first.identity
+    again.ack(timeout=PATIENCE)
+
+
 @pytest.mark.rule("EC-6")
 def test_a_close_ends_a_read_that_waits(node: LoopbackNode, taking: nervix_ffi.Consumer) -> None:
     reading = Running(lambda: next_of(taking))
@@ -595,7 +611,7 @@ def test_a_consumer_outlives_its_session_object(node: LoopbackNode, feed: nervix
     wait(node, sessions={"exactly": 1}, consumers=0)
 
 
-@pytest.mark.rule("EC-1", "EC-6")
+@pytest.mark.rule("EC-6")
 def test_consumers_stay_where_they_were_opened_when_commands_move() -> None:
     with LoopbackNode(3, load=GRAPH) as cluster, connect(cluster, cluster.followers[0]) as session:
         reading, feeding = consumer(session), producer(session, "held")

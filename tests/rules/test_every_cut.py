@@ -19,11 +19,11 @@ from ..cuts.places import Fault, Place, away, cuts, moves, next_places, otherwis
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.rule("D-1", "D-2", "D-3", "D-4", "D-5", "D-6", "E-2", "E-3", "X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-7"),
     pytest.mark.rule(
-        "S-3", "S-5", "S-7", "K-2", "K-5", "P-5", "P-8", "EC-4", "EC-5", "EC-6", "L-3", "F-8", "SM-1", "SM-2", "SM-3"
+        "C-5", "P-4", "P-7", "D-1", "D-4", "D-5", "D-6", "E-2", "E-3", "X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-7"
     ),
-    pytest.mark.rule("SM-4", "SM-5", "B-1", "B-7", "B-9", "B-14", "B-15", "B-16", "N-1", "N-2", "N-4", "N-6", "N-7", "N-8"),
+    pytest.mark.rule("S-3", "S-7", "K-2", "K-5", "P-5", "P-8", "EC-4", "EC-5", "EC-6", "L-3", "SM-1", "SM-2", "SM-3"),
+    pytest.mark.rule("SM-4", "SM-5", "B-1", "B-7", "B-9", "B-14", "B-15", "B-16", "N-1", "N-4", "N-6", "N-7", "N-8"),
 ]
 
 WHOLE = os.environ.get("NERVIX_CUTS") == "all"

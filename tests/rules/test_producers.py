@@ -68,6 +68,16 @@ def until(condition: Callable[[], bool], session: nervix_ffi.Session) -> None:
     raise AssertionError("it never came true")
 
 
+def lose(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    """Cut the session, and wait until the client knows: what is asked of it from then on goes to the next one."""
+    with consumer(session) as watching:
+        told = Running(lambda: watching.next(timeout=PATIENCE))
+        wait(node, parked_reads=1)
+        node.control("cut")
+        with pytest.raises(nervix_ffi.InterruptedReadError):
+            told.result()
+
+
 # ---- opening
 
 
@@ -380,6 +390,25 @@ def test_a_busy_ingestor_gets_the_batch_again_and_the_host_hears_nothing(node: L
 
 
 @pytest.mark.rule("P-5")
+def test_batches_keep_their_order_where_one_at_a_time_is_outstanding(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    """One that is sent again would come behind those that were sent since: there are none."""
+    feeding, taking = producer(session, "held", credit_batches=1), consumer(session)
+    answer(node, "SubmitBatchRequest", "Busy", count=3, domain=DOMAIN, ingestor="held")
+    first = feeding.submit(rows(1), timeout=PATIENCE)
+    second = Running(lambda: feeding.submit(rows(2), timeout=PATIENCE))
+    delivery = taking.next(timeout=PATIENCE)
+    assert ids(delivery) == [1]
+    delivery.ack(timeout=PATIENCE)
+    assert counts(node)["batches"]["contents"] == 1, "the other one was sent beside it"
+    assert first.result(timeout=PATIENCE).completed
+    delivery = taking.next(timeout=PATIENCE)
+    assert ids(delivery) == [2]
+    delivery.ack(timeout=PATIENCE)
+    assert second.result().result(timeout=PATIENCE).completed
+    assert resends(node) == 0
+
+
+@pytest.mark.rule("P-5")
 def test_the_window_of_an_ingestor_makes_it_busy_until_there_is_room(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     execute(node, "STOP;", ingestor("narrow", "watched", window="SEQUENTIAL"), "START;")
     feeding = producer(session, "narrow")
@@ -391,7 +420,7 @@ def test_the_window_of_an_ingestor_makes_it_busy_until_there_is_room(node: Loopb
     assert resends(node) == 0
 
 
-@pytest.mark.rule("C-6", "P-5")
+@pytest.mark.rule("C-8", "P-5")
 def test_a_rejected_submission_was_not_admitted(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
     node.control("reject", kind="SubmitBatchRequest", reason="InvalidRequest")
     with pytest.raises(NotAdmitted):
@@ -728,8 +757,8 @@ def test_the_graph_ends_a_producer_for_good(
 @pytest.mark.rule("P-8")
 def test_a_new_generation_is_not_the_old_one(node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer) -> None:
     node.control("accept", mode="refuse")
-    node.control("cut")
-    wait(node, sessions_ended=1)
+    lose(node, session)
+    assert quick.state is EndpointState.INTERRUPTED
     execute(node, "STOP;", "START;")
     node.control("accept", mode="accept")
     with pytest.raises(nervix_ffi.ReopenRequiredError) as caught:
@@ -739,10 +768,12 @@ def test_a_new_generation_is_not_the_old_one(node: LoopbackNode, session: nervix
 
 
 @pytest.mark.rule("P-8")
-def test_submitting_waits_for_the_restoration_under_its_own_time(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
+def test_submitting_waits_for_the_restoration_under_its_own_time(
+    node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer
+) -> None:
     node.control("accept", mode="refuse")
-    node.control("cut")
-    wait(node, sessions_ended=1)
+    lose(node, session)
+    assert quick.state is EndpointState.INTERRUPTED
     with pytest.raises(nervix_ffi.DeadlineError):
         quick.submit(rows(1), timeout=0.1)
     waiting = Running(lambda: quick.send(rows(2), timeout=PATIENCE))
@@ -768,6 +799,23 @@ def test_a_close_waits_for_every_outcome(node: LoopbackNode, session: nervix_ffi
     held.close(timeout=PATIENCE)
 
 
+@pytest.mark.rule("P-8", "C-6")
+def test_a_close_that_the_node_has_no_room_for_is_asked_again(
+    node: LoopbackNode, session: nervix_ffi.Session, held: nervix_ffi.Producer
+) -> None:
+    submission = held.submit(rows(1), timeout=PATIENCE)
+    wait(node, outstanding_batches=1)
+    node.control("reject", kind="CloseIngestorRequest", reason="TooManyRequestsInFlight", count=2)
+    closing = Running(lambda: held.close(timeout=PATIENCE))
+    wait(node, frames={"in": {"CloseIngestorRequest": 3}})
+    assert not submission.done()
+    with consumer(session) as taking:
+        taking.next(timeout=PATIENCE).ack(timeout=PATIENCE)
+    closing.result()
+    assert submission.result(timeout=PATIENCE).completed
+    wait(node, producers=0)
+
+
 @pytest.mark.rule("P-8")
 @pytest.mark.parametrize("token", ["none", "over", "triggered"])
 def test_a_close_that_nobody_waits_for_goes_on(node: LoopbackNode, quick: nervix_ffi.Producer, token: str) -> None:
@@ -788,10 +836,10 @@ def test_a_close_that_nobody_waits_for_goes_on(node: LoopbackNode, quick: nervix
 
 
 @pytest.mark.rule("P-8")
-def test_closing_wins_over_a_restoration(node: LoopbackNode, quick: nervix_ffi.Producer) -> None:
+def test_closing_wins_over_a_restoration(node: LoopbackNode, session: nervix_ffi.Session, quick: nervix_ffi.Producer) -> None:
     node.control("delay", kind="OpenIngestorRequest", when="after")
-    node.control("cut")
-    wait(node, sessions_ended=1)
+    lose(node, session)
+    assert quick.state is EndpointState.INTERRUPTED
     waiting = Running(lambda: quick.submit(rows(1), timeout=PATIENCE))
     wait(node, held=1)
     quick.close(timeout=PATIENCE)
@@ -840,7 +888,7 @@ def test_a_producer_outlives_its_session_object(node: LoopbackNode) -> None:
     wait(node, sessions=0, producers=0)
 
 
-@pytest.mark.rule("P-1", "P-8")
+@pytest.mark.rule("P-8")
 def test_producers_stay_where_they_were_opened_when_commands_move() -> None:
     with LoopbackNode(3, load=GRAPH) as cluster, connect(cluster, cluster.followers[0]) as session:
         made = producer(session, "held")
@@ -858,7 +906,7 @@ def test_producers_stay_where_they_were_opened_when_commands_move() -> None:
         assert resends(cluster) == 0
 
 
-@pytest.mark.rule("P-5", "N-7")
+@pytest.mark.rule("P-4", "P-8", "EC-6")
 def test_what_endpoints_hold_is_nothing_when_all_is_settled(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     feeding, taking = producer(session, "held"), consumer(session)
     submissions = [feeding.submit(rows(number), timeout=PATIENCE) for number in range(8)]

@@ -103,7 +103,7 @@ def check_event(case: Case, event: Rows, by_id: dict[int, dict[str, Any]]) -> li
     return ids
 
 
-@pytest.mark.rule("R-1", "R-2", "R-3", "R-4", "R-5", "F-5", "F-9", "B-4", "B-6", "N-5")
+@pytest.mark.rule("R-3", "R-4", "R-5", "B-4", "B-6")
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(case=cases())
 def test_rows_come_back_equal(lab: tuple[LoopbackNode, nervix_ffi.Session], case: Case) -> None:
@@ -134,7 +134,7 @@ def test_rows_come_back_equal(lab: tuple[LoopbackNode, nervix_ffi.Session], case
         assert case.key or seen == list(by_id)
 
 
-@pytest.mark.rule("R-3", "R-5", "N-5")
+@pytest.mark.rule("R-3", "R-5")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(case=cases())
 def test_an_arrow_batch_that_is_published_comes_back_as_it_was(lab: tuple[LoopbackNode, nervix_ffi.Session], case: Case) -> None:

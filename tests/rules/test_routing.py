@@ -83,7 +83,7 @@ MIXED = [
 ]
 
 
-@pytest.mark.rule("L-2", "CF-1")
+@pytest.mark.rule("L-2")
 @pytest.mark.parametrize("text", MIXED)
 def test_statements_that_must_travel_alone_are_refused_before_anything_is_sent(
     node: LoopbackNode, session: nervix_ffi.Session, text: str
@@ -121,7 +121,7 @@ def test_a_semicolon_inside_quotes_ends_no_statement(node: LoopbackNode, session
 
 @pytest.mark.rule("CF-1")
 def test_what_this_client_does_not_build_yet_is_not_sent_as_a_command(node: LoopbackNode, session: nervix_ffi.Session) -> None:
-    for text in ("UPLOAD RESOURCE r VERSION '/tmp/r';", "RESTORE CLUSTER FROM '/tmp/none';"):
+    for text in ("UPLOAD RESOURCE r VERSION '/tmp/r';", "BACKUP CLUSTER TO '/tmp/none';", "RESTORE CLUSTER FROM '/tmp/none';"):
         before = sent(node, "CommandRequest")
         with pytest.raises(nervix_ffi.Error):
             session.execute(text, timeout=PATIENCE)

@@ -32,7 +32,7 @@ from ..support import (
 # ---- opening and deleting
 
 
-@pytest.mark.rule("S-1", "S-2", "S-3", "R-1")
+@pytest.mark.rule("S-2")
 def test_a_subscription_has_a_name_a_generation_and_the_schema_of_its_relay(session: nervix_ffi.Session) -> None:
     outcome = session.execute("CREATE SUBSCRIPTION s TO sites;", timeout=PATIENCE)
     assert outcome.subscription is not None
@@ -59,7 +59,7 @@ def test_a_deleted_name_is_free_at_once_and_hears_nothing_more(node: LoopbackNod
         assert read_ids(last, 1) == [77]
 
 
-@pytest.mark.rule("S-6", "S-7")
+@pytest.mark.rule("S-6")
 def test_a_name_in_use_is_refused_and_stays_in_use(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     with session.subscribe("readings", name="once") as once:
         with pytest.raises(nervix_ffi.CommandFailed):
@@ -78,7 +78,7 @@ def test_a_subscription_that_cannot_open_says_why(session: nervix_ffi.Session) -
     assert caught.value.diagnostics[0].span is not None
 
 
-@pytest.mark.rule("S-3", "R-4")
+@pytest.mark.rule("S-3")
 def test_a_filter_and_two_subscriptions_each_see_their_own_rows(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     with session.subscribe("readings", where="id > 2 AND note = 'x'") as some, session.subscribe("readings") as every:
         rows = [reading(number, "x" if number % 2 else "y") for number in range(6)]
@@ -87,7 +87,7 @@ def test_a_filter_and_two_subscriptions_each_see_their_own_rows(node: LoopbackNo
         assert read_ids(every, 6) == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.rule("CL-1", "S-5")
+@pytest.mark.rule("CL-1")
 def test_a_filter_may_read_the_clock_and_open_before_start(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     for statement in (
         "CREATE UNPACED DOMAIN later;",
@@ -200,7 +200,7 @@ def test_a_deletion_wins_over_a_reopening_in_flight(node: LoopbackNode, session:
         assert read_ids(again, 1) == [5]
 
 
-@pytest.mark.rule("S-7", "E-3")
+@pytest.mark.rule("S-7", "D-6")
 def test_a_subscription_whose_answer_was_lost_is_opened_once(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     node.control("cut", direction="out", when="before", kind="SubscribeOutcome", how="abort")
     with session.subscribe("readings", name="kept") as kept:
@@ -295,7 +295,7 @@ def test_deleting_an_ended_subscription_sends_nothing(node: LoopbackNode, sessio
 # ---- more than can be kept
 
 
-@pytest.mark.rule("S-5", "S-8", "N-1")
+@pytest.mark.rule("S-5", "N-1")
 def test_rows_that_dropping_delivery_drops_are_counted(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     """A batch of more frames than the node's lane holds: what does not fit is lost, and every row is accounted for."""
     total = 40_000

@@ -169,6 +169,30 @@ def test_a_transaction_of_another_domain_selects_it_until_it_is_over(node: Loopb
     assert session.domain == DOMAIN
 
 
+@pytest.mark.rule("X-1", "X-2", "L-3", "SM-3")
+def test_a_transaction_inside_of_one_is_refused_and_leaves_it_as_it_was(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    node.control("execute", statement="CREATE UNPACED DOMAIN annex;")
+    with session.prepare(RELAY) as early, session.transaction("annex") as tx:
+        first = tx.execute(SCHEMA, timeout=PATIENCE)
+        reached = sent(node, "CommandRequest")
+        # The server's to refuse.
+        with pytest.raises(nervix_ffi.CommandFailed, match="already") as caught, session.transaction("annex"):
+            pytest.fail("it began")
+        assert not caught.value.outcome.decided_locally
+        assert sent(node, "CommandRequest") == reached + 1
+        # Every request of a transaction names its domain, so what names another one is not sent.
+        with pytest.raises(nervix_ffi.CommandFailed, match="annex"), session.transaction(DOMAIN):
+            pytest.fail("it began")
+        with pytest.raises(nervix_ffi.CommandFailed, match="annex"):
+            early.run(timeout=PATIENCE)
+        assert sent(node, "CommandRequest") == reached + 1
+        second = tx.execute(RELAY, timeout=PATIENCE)
+    for outcome in (first, second):
+        assert applied(node)[outcome.reference] == 1
+    assert [it["state"] for it in transactions(node)] == ["COMMITTED"]
+    assert forbidden(node) == {}
+
+
 @pytest.mark.rule("X-2", "X-3", "E-7")
 def test_a_refused_statement_leaves_the_transaction_as_it_was(node: LoopbackNode, session: nervix_ffi.Session) -> None:
     with session.transaction() as tx:

@@ -13,9 +13,8 @@ import nervix_ffi
 from nervix_ffi import ErrorKind, Origin, Settlement, SubmissionResult, SubmissionUncertainty
 from nervix_ffi.testing import LoopbackNode
 
-from ..endpoints import GRAPH as ENDPOINTS
-from ..endpoints import answer, consumer, ids, producer, resends, rows
-from ..support import GRAPH, PATIENCE, Running, connect, executed, sent, wait
+from ..endpoints import BOTH, answer, consumer, ids, producer, resends, rows
+from ..support import PATIENCE, Running, connect, executed, sent, wait
 from ..wire import reader
 from ..wire.writer import encoded, server_frame
 
@@ -30,8 +29,7 @@ BEFORE, AFTER = 0, 1
 @pytest.fixture
 def node() -> Iterator[LoopbackNode]:
     """A node with both graphs in one domain."""
-    endpoints = ENDPOINTS.replace("CREATE UNPACED DOMAIN lab;\n", "").replace("START;\n", "")
-    with LoopbackNode(load=GRAPH.replace("START;", "") + endpoints + "START;\n") as one:
+    with LoopbackNode(load=BOTH) as one:
         yield one
 
 

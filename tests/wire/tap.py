@@ -6,9 +6,11 @@ message. Header blocks are left alone. It must not know what a message holds.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
@@ -36,6 +38,8 @@ class Recorded:
         self.from_client = bytearray()
         self.from_server = bytearray()
         self.client_closed = threading.Event()
+        #: What arrives is dropped, either way, and nothing is closed.
+        self.silent = False
 
 
 def http2_frames(data: bytes) -> Iterator[Http2Frame]:
@@ -82,8 +86,11 @@ class Tap:
         self._upstream = (split.hostname, split.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.connections: list[Recorded] = []
+        #: When each of those came who found it shut.
+        self.turned_away: list[float] = []
+        self._shut = False
         self._sockets: list[socket.socket] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -96,31 +103,36 @@ class Tap:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._listener.close()
-        with self._lock:
-            for one in self._sockets:
-                one.close()
+        self.shut()
 
     def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._upstream)
+                with self._lock:
+                    if self._shut:
+                        client.close()
+                        self.turned_away.append(time.monotonic())
+                        self._lock.notify_all()
+                        continue
+                    server = socket.create_connection(self._upstream)
+                    self._sockets += [client, server]
+                    recorded = Recorded()
+                    self.connections.append(recorded)
             except OSError:
                 return
-            recorded = Recorded()
-            with self._lock:
-                self.connections.append(recorded)
-                self._sockets += [client, server]
             for source, sink, kept, closed in (
                 (client, server, recorded.from_client, recorded.client_closed),
                 (server, client, recorded.from_server, None),
             ):
-                threading.Thread(target=self._relay, args=(source, sink, kept, closed), daemon=True).start()
+                threading.Thread(target=self._relay, args=(source, sink, recorded, kept, closed), daemon=True).start()
 
     @staticmethod
-    def _relay(source: socket.socket, sink: socket.socket, kept: bytearray, closed: threading.Event | None) -> None:
+    def _relay(source: socket.socket, sink: socket.socket, of: Recorded, kept: bytearray, closed: threading.Event | None) -> None:
         try:
             while data := source.recv(65536):
+                if of.silent:
+                    continue
                 # Kept before it is passed on: once a peer acts on bytes, a test finds them here.
                 kept += data
                 sink.sendall(data)
@@ -130,6 +142,33 @@ class Tap:
         finally:
             if closed is not None:
                 closed.set()
+
+    def shut(self) -> None:
+        """Ends what is open, and puts out at once whoever comes from now on."""
+        with self._lock:
+            self._shut = True
+            for one in self._sockets:
+                # To close it alone would leave its thread in recv, and the connection open.
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+            self._sockets.clear()
+
+    def open(self) -> None:
+        """Relays again what connects."""
+        with self._lock:
+            self._shut = False
+
+    def wait_for(self, attempts: int, timeout: float) -> None:
+        """Waits until so many were put out."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: len(self.turned_away) >= attempts, timeout), self.turned_away
+
+    def black_hole(self) -> None:
+        """Have what is open now carry nothing any more. What connects later is relayed."""
+        with self._lock:
+            for one in self.connections:
+                one.silent = True
 
     def client_messages(self) -> list[bytes]:
         """Every message that clients sent so far."""

@@ -10,7 +10,8 @@ import nervix_ffi
 from nervix_ffi import Interrupted, Rows
 from nervix_ffi.testing import LoopbackNode
 
-from ..support import DOMAIN, PATIENCE, Running, connect, counts, next_event, publish, read_ids, reopened, row_ids
+from ..support import DOMAIN, PATIENCE, Running, connect, counts, next_event, publish, read_ids, reopened, row_ids, wait
+from . import reader
 from .writer import cell, encoded, rows_frame, server_frame
 
 Cells = list[tuple[str, dict[str, Any]]]
@@ -132,6 +133,25 @@ def test_a_reply_to_a_request_that_was_given_up_is_dropped(node: LoopbackNode) -
         done = session.execute("SHOW CREATE RELAY readings;", timeout=PATIENCE)
         assert "not for you" not in done.message
         assert done.completed
+
+
+@pytest.mark.rule("Q-1", "Q-2", "CF-1", "C-3", "F-8")
+@pytest.mark.parametrize("status", ["Ready", "MissingContext", "StaleContext", "LookupFailed"])
+def test_a_choice_that_nobody_looked_up_is_dropped_and_answers_no_other_request(node: LoopbackNode, status: str) -> None:
+    found = ("ChoiceOutcome", {"status": getattr(reader.class_of("ChoiceStatus"), status), "choices": []})
+    with connect(node) as session:
+        node.control("delay", kind="SuggestRequest", when="before")
+        suggesting = Running(lambda: session.suggest("SHOW ", timeout=PATIENCE))
+        wait(node, held=1)
+        inject(node, server_frame(("Reply", {"request_id": 77, "body": found})))
+        assert session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE).completed
+        assert counts(node)["sessions"]["opened"] == 1
+        # The completion is the session's first request: what is no completion does not answer it.
+        inject(node, server_frame(("Reply", {"request_id": 1, "body": found})))
+        with pytest.raises(nervix_ffi.ProtocolError):
+            suggesting.result()
+        assert session.suggest("SHOW ", timeout=PATIENCE) is not None
+    assert counts(node)["sessions"]["opened"] == 2
 
 
 @pytest.mark.rule("C-7", "C-3")

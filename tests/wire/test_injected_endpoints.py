@@ -116,7 +116,7 @@ def test_a_batch_that_is_not_what_was_agreed_is_not_handed_out_as_rows(
     assert counts(node)["sessions"]["opened"] == 1
 
 
-@pytest.mark.rule("F-5", "F-8", "EC-3")
+@pytest.mark.rule("F-4", "F-8", "EC-3")
 @pytest.mark.parametrize(
     "body",
     [

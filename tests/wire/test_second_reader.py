@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import nervix_ffi
 from nervix_ffi import Rows
 from nervix_ffi.testing import LoopbackNode
 
+from .. import endpoints
 from ..probes import golden
-from ..support import DOMAIN, PATIENCE, next_event
+from ..support import DOMAIN, PATIENCE, Running, connect, next_event, wait
 from . import reader
 from .tap import DATA, END_STREAM, HEADERS, PREFACE, Tap, http2_frames
 
 
 def talk(tap: Tap) -> dict[str, nervix_ffi.Outcome]:
-    """A session that uses every request there is, through the relay: its outcomes by what they are."""
+    """A session that uses commands and what is like them, through the relay: its outcomes by what they are."""
     with nervix_ffi.connect(tap.uri, domain=DOMAIN, timeout=PATIENCE) as session:
         outcomes = {
             "made": session.execute("CREATE SCHEMA made (id U32);", timeout=PATIENCE),
@@ -79,7 +82,7 @@ def strings(table: Any) -> list[bytes]:
     return found
 
 
-@pytest.mark.rule("F-1", "E-5", "E-7", "S-2")
+@pytest.mark.rule("F-1", "E-5", "S-2")
 def test_replies_say_what_the_library_handed_out(tap: Tap) -> None:
     outcomes = talk(tap)
     replies = [found for frame in tap.server_messages() if (found := reader.reply(frame)) is not None]
@@ -118,7 +121,7 @@ def fields(owner: Any, name: str) -> list[tuple[str, bool, bool]]:
     return [(field.Name().decode(), field.Nullable(), field.Sensitive()) for field in found]
 
 
-@pytest.mark.rule("F-1", "F-9", "R-3", "R-5", "B-3")
+@pytest.mark.rule("F-1", "F-9", "R-3", "R-5", "B-3", "N-5")
 @pytest.mark.parametrize("name", ["rows", "keys", "lists"])
 def test_rows_are_the_scenarios_rows(name: str) -> None:
     """The frame that an event lends, read by the second reader, holds the cells that the scenario's file holds."""
@@ -188,3 +191,127 @@ def test_a_repetition_sends_the_same_command_under_a_new_identity(node: Loopback
     said = {(one.Query(), one.Domain(), one.ExecutionReference(), one.ExpectedTransactionPosition()) for one in commands}
     assert said == {(b"CREATE SCHEMA made (id U32); // as written", b"lab", execution.reference.encode(), None)}
     assert len(tap.connections) == 3
+
+
+# ---- everything there is
+
+
+@pytest.fixture
+def tapped() -> Iterator[tuple[LoopbackNode, Tap]]:
+    """A node with the graph of endpoints, behind a relay."""
+    with LoopbackNode(load=endpoints.GRAPH) as node, Tap(node.uri) as tap:
+        yield node, tap
+
+
+#: Requests that no call of a host needs, and whose replies nobody handles.
+NEVER_SENT = {"ChoiceLookupRequest", "InspectTransactionRequest", "SelectDomainRequest"}
+
+
+def use_everything(node: LoopbackNode, session: nervix_ffi.Session) -> None:
+    """Have a session send every request that it has a use for."""
+    session.attach_clock(timeout=PATIENCE).detach(timeout=PATIENCE)
+    session.subscribe("watched", timeout=PATIENCE).delete(timeout=PATIENCE)
+    session.execute("LIST DOMAINS;", timeout=PATIENCE)
+    node.control("delay", kind="SuggestRequest", when="before")
+    given_up = nervix_ffi.Cancel()
+    suggesting = Running(lambda: session.suggest("SHOW ", cancel=given_up))
+    wait(node, held=1)
+    given_up.trigger()
+    with pytest.raises(nervix_ffi.CancelledError):
+        suggesting.result()
+    node.control("release")
+    with session.transaction(timeout=PATIENCE) as tx:
+        tx.execute("CREATE SCHEMA made (id U32);", timeout=PATIENCE)
+        node.control("transaction", action="detach")
+        tx.execute("CREATE RELAY made_rows SCHEMA made UNBRANCHED;", timeout=PATIENCE)
+        session.execute("DESCRIBE TRANSACTION;", timeout=PATIENCE)
+    with endpoints.producer(session, "held") as feed, endpoints.consumer(session) as taking:
+        submission = feed.submit(endpoints.rows(1), timeout=PATIENCE)
+        taking.next(timeout=PATIENCE).ack(timeout=PATIENCE)
+        assert submission.result(timeout=PATIENCE).completed
+        feed.close(timeout=PATIENCE)
+        taking.close(timeout=PATIENCE)
+
+
+@pytest.mark.rule("CF-1", "Q-1", "F-1", "F-5", "C-1", "X-2")
+def test_every_request_is_sent_but_those_whose_replies_nobody_handles(tapped: tuple[LoopbackNode, Tap]) -> None:
+    node, tap = tapped
+    with connect(node, tap.uri) as session:
+        use_everything(node, session)
+    requests = [reader.client(frame) for frame in tap.client_messages()]
+    identities = [identity for identity, _, _ in requests]
+    assert sorted(set(identities)) == sorted(identities)
+    assert 0 not in identities
+    union = {name for name, tag in vars(reader.class_of("ClientRequest")).items() if isinstance(tag, int)} - {"NONE"}
+    assert {name for _, name, _ in requests} == union - NEVER_SENT
+    positions = {body.Query(): body.ExpectedTransactionPosition() for _, name, body in requests if name == "CommandRequest"}
+    # Position 0 is written, and no position is left out.
+    assert positions[b"BEGIN;"] is None
+    assert positions[b"CREATE SCHEMA made (id U32);"] == 0
+    assert positions[b"CREATE RELAY made_rows SCHEMA made UNBRANCHED;"] == 1
+
+
+@pytest.mark.rule("P-1", "EC-1", "B-12", "F-1")
+def test_opens_say_the_fields_and_the_credit_that_the_caller_said(tapped: tuple[LoopbackNode, Tap]) -> None:
+    node, tap = tapped
+    described = "id U64, note STRING OPTIONAL, tags VEC<ARRAY<I16, 2>>, secret BYTES SENSITIVE"
+    with connect(node, tap.uri) as session:
+        opens: list[Callable[..., object]] = [session.open_producer, session.open_consumer]
+        for call in opens:
+            with pytest.raises(nervix_ffi.OpenRefused):
+                call("nothing", described, credit_batches=7, credit_bytes=3 << 20, timeout=PATIENCE)
+    bodies = {name: body for _, name, body in map(reader.client, tap.client_messages()) if name.startswith("Open")}
+    assert set(bodies) == {"OpenIngestorRequest", "OpenEmitterRequest"}
+    assert bodies["OpenIngestorRequest"].Ingestor() == bodies["OpenEmitterRequest"].Emitter() == b"nothing"
+    for body in bodies.values():
+        assert body.Domain() == b"lab"
+        assert fields(body, "ExpectedFields") == [
+            ("id", False, False),
+            ("note", True, False),
+            ("tags", False, False),
+            ("secret", False, True),
+        ]
+        kind, outer = reader.member(body.ExpectedFields(2).FieldType(), "Shape", "FieldTypeShape")
+        assert kind == "ListFieldType"
+        kind, inner = reader.member(outer.Element(), "Shape", "FieldTypeShape")
+        assert (kind, inner.Length()) == ("FixedListFieldType", 2)
+        assert (body.MaxOutstandingBatches(), body.MaxOutstandingBytes()) == (7, 3 << 20)
+
+
+#: The same rows in every form that a caller may have them in, some with what no batch may hold.
+ROWS = [{"id": 2**64 - 1, "note": "sought after"}, {"id": 0, "note": None}, {"id": 1, "note": ""}]
+FORMS: dict[str, Callable[[], Any]] = {
+    "rows": lambda: ROWS,
+    "table": lambda: pa.table({"id": pa.array([row["id"] for row in ROWS], pa.uint64()), "note": [row["note"] for row in ROWS]}),
+    "metadata": lambda: FORMS["table"]().replace_schema_metadata({"a": "b"}),
+    "chunks": lambda: pa.concat_tables([FORMS["table"]().slice(0, 1), FORMS["table"]().slice(1)]),
+    "large text": lambda: FORMS["table"]().set_column(1, "note", pa.array([row["note"] for row in ROWS], pa.large_string())),
+    "slice": lambda: pa.concat_tables([FORMS["table"]()] * 3).combine_chunks().slice(3, 3),
+}
+
+
+@pytest.mark.rule("P-3", "P-4", "B-13")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_batch_is_one_canonical_stream_whatever_it_was_made_of(tapped: tuple[LoopbackNode, Tap], form: str) -> None:
+    """As another implementation of Arrow reads it, message by message."""
+    node, tap = tapped
+    with connect(node, tap.uri) as session, endpoints.producer(session) as feed:
+        assert feed.send(FORMS[form](), timeout=PATIENCE).completed
+        grant = feed.grant
+    (submitted,) = (body for _, name, body in map(reader.client, tap.client_messages()) if name == "SubmitBatchRequest")
+    data = bytes(submitted.BatchAsNumpy())
+    assert len(data) <= grant.max_batch_bytes
+    assert data.endswith(b"\xff\xff\xff\xff\0\0\0\0")
+    messages = list(pa.ipc.MessageReader.open_stream(data))
+    assert [message.type for message in messages] == ["schema", "record batch"]
+    # Neither compressed nor encoded: the text is there as it is, once.
+    assert messages[1].body.to_pybytes().count(b"sought after") == 1
+    schema = pa.ipc.read_schema(messages[0])
+    assert schema.equals(
+        pa.schema([pa.field("id", pa.uint64(), nullable=False), pa.field("note", pa.string())]), check_metadata=True
+    )
+    assert schema.metadata is None
+    assert [field.metadata for field in schema] == [None, None]
+    batch = pa.ipc.read_record_batch(messages[1], schema)
+    batch.validate(full=True)
+    assert batch.to_pylist() == ROWS

@@ -100,10 +100,11 @@ impl Clocks {
         domain: &str,
         conn: ConnId,
         observed: DomainClockObservation,
+        awaited: bool,
     ) {
         let domain: Arc<str> = Arc::from(domain);
-        // What an earlier attachment left unread is over. One that was interrupted is told its clock, though: nobody may be
-        // waiting for this answer any more (B-9).
+        // What an earlier attachment left unread is over. A clock that was interrupted, or whose attach nobody waits for any
+        // more, is told, though: its first tick would come out of nothing (B-9).
         let followed = self.clocks.contains_key(&domain);
         self.ended.remove(&domain);
         self.order.retain(|other| *other != domain);
@@ -117,7 +118,7 @@ impl Clocks {
             early: None,
             backoff: Backoff::default(),
             unread: Unread {
-                state: followed,
+                state: followed || !awaited,
                 ..Unread::default()
             },
         };

@@ -587,6 +587,11 @@ fn is_busy(rejected: &RequestRejected) -> bool {
     )
 }
 
+/// Whether the request was carried out, and only its reply could not be carried (C-8).
+fn is_too_large(rejected: &RequestRejected) -> bool {
+    rejected.rejection == RequestRejection::ReplyTooLarge
+}
+
 fn describe_rejection(rejected: &RequestRejected) -> String {
     let reason = match rejected.rejection {
         RequestRejection::InvalidRequest => "the request is not valid",

@@ -45,8 +45,8 @@ pub(crate) enum Asked {
     Read(EndpointId),
     Settle(CallId),
     Close(EndpointId, Role),
-    /// Releases what was opened for nobody.
-    Release,
+    /// Releases what was opened for nobody, by the identity of its open.
+    Release(u64, Role),
 }
 
 impl Asked {
@@ -93,6 +93,8 @@ pub(crate) struct Exchange {
     /// When a frame last arrived.
     pub(crate) heard: u64,
     last_id: u64,
+    /// A request found no identity left.
+    spent: bool,
     /// Another exchange took over, and some requests were given up.
     left: bool,
     pending: BTreeMap<u64, Pending>,
@@ -119,6 +121,7 @@ impl Exchange {
             since: now,
             heard: now,
             last_id: 0,
+            spent: false,
             left: false,
             pending: BTreeMap::new(),
             assembling: 0,
@@ -136,11 +139,12 @@ impl Exchange {
         // Where nothing in flight has a time to be answered in, only asking tells whether the server is there; that it has no
         // room is an answer.
         let only_way = asked == Asked::Probe && self.oldest().is_none();
+        if asked.counts() && !self.has_room() && !only_way {
+            return Err(Unsent::Full);
+        }
         // 2^64 requests do not fit into the lifetime of a machine, but the identity must not wrap (C-1).
-        let (true, Some(id)) = (
-            !asked.counts() || self.has_room() || only_way,
-            self.last_id.checked_add(1),
-        ) else {
+        let Some(id) = self.last_id.checked_add(1) else {
+            self.spent = true;
             return Err(Unsent::Full);
         };
         let message = ClientMessage {
@@ -158,6 +162,17 @@ impl Exchange {
             },
         );
         Ok((id, frame))
+    }
+
+    /// Whether it can take no request any more, so that another session has to (C-1).
+    pub(crate) fn is_spent(&self) -> bool {
+        self.spent
+    }
+
+    /// Has the next request take this identity.
+    #[cfg(test)]
+    pub(crate) fn begin_at(&mut self, id: u64) {
+        self.last_id = id.saturating_sub(1);
     }
 
     pub(crate) fn has_room(&self) -> bool {

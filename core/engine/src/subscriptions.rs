@@ -51,8 +51,8 @@ pub(crate) enum Place {
     Reopening,
     /// No exchange holds it. It is opened again at this time, or as soon as an exchange is there.
     Waiting(Option<u64>),
-    /// Its reader was too slow; the request to delete it on this session is to be sent at this time.
-    Overflowed { due: u64 },
+    /// Its reader was too slow; the request to delete it on this session is to be sent at this time, or not again.
+    Overflowed { due: Option<u64> },
     /// That request is in flight.
     Dropping,
     /// Deleted on this session after an overflow; opened again on the next one.
@@ -244,7 +244,7 @@ impl Subscriptions {
             .values()
             .filter_map(|sub| match sub.place {
                 Place::Waiting(due) => due,
-                Place::Overflowed { due } => Some(due),
+                Place::Overflowed { due } => due,
                 _ => None,
             })
             .min()
@@ -252,7 +252,7 @@ impl Subscriptions {
 
     /// The overflowed subscriptions whose deletion is to be asked for now.
     pub(crate) fn to_drop(&self, now: u64) -> Vec<SubId> {
-        let to_ask = |place| matches!(place, Place::Overflowed { due } if due <= now);
+        let to_ask = |place| matches!(place, Place::Overflowed { due: Some(due) } if due <= now);
         self.subs
             .iter()
             .filter(|(_, sub)| to_ask(sub.place))
@@ -260,14 +260,13 @@ impl Subscriptions {
             .collect()
     }
 
-    /// The server did not take the request to delete it; it is sent again later.
-    pub(crate) fn drop_refused(&mut self, id: SubId, now: u64, jitter: &mut Jitter) {
+    /// The server did not take the request to delete it, which is sent again later if it may be.
+    pub(crate) fn drop_refused(&mut self, id: SubId, now: u64, jitter: &mut Jitter, again: bool) {
         if let Some(sub) = self.subs.get_mut(&id) {
             if sub.place == Place::Dropping {
                 let wait = sub.backoff.next(BACKGROUND, jitter);
-                sub.place = Place::Overflowed {
-                    due: now.saturating_add(wait),
-                };
+                let due = again.then(|| now.saturating_add(wait));
+                sub.place = Place::Overflowed { due };
             }
         }
     }
@@ -497,7 +496,7 @@ impl Subscriptions {
             return;
         };
         if sub.place == Place::Live {
-            sub.place = Place::Overflowed { due: 0 };
+            sub.place = Place::Overflowed { due: Some(0) };
             // What was dropped may be of generations before the gaps that wait; delivery ends now.
             place = None;
         }

@@ -741,7 +741,6 @@ mod tests {
         assert!(told(&outbox).is_empty());
     }
 
-    // rule: C-7
     #[test]
     fn a_flood_flows_behind_everything_else_until_it_is_ended() {
         let outbox = Outbox::default();

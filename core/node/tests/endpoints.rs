@@ -115,7 +115,7 @@ async fn parallel_node() -> Node {
         .await
 }
 
-// rule: P-1, E-1
+// rule: P-1, EC-1
 #[tokio::test]
 async fn opens_are_refused_by_what_is_wrong_with_them() {
     let node = node().await;
@@ -191,7 +191,7 @@ async fn an_identity_that_is_open_is_not_opened_again() {
     assert_eq!(rejection(&body), Some(RequestRejection::DuplicateRequestId));
 }
 
-// rule: P-1, P-4, E-1
+// rule: P-1, P-4, EC-1
 #[tokio::test]
 async fn sessions_and_nodes_share_their_limits() {
     let node = node().await;
@@ -315,7 +315,7 @@ fn length_at(stream: &[u8], at: usize) -> usize {
     u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) as usize
 }
 
-// rule: P-6, P-8, E-5
+// rule: P-6, P-8, EC-5
 #[tokio::test]
 async fn endpoints_end_with_what_they_are_endpoints_of() {
     let node = node().await;
@@ -415,7 +415,7 @@ async fn a_close_waits_for_every_outcome() {
     node.wait(json!({"producers": 0})).await;
 }
 
-// rule: E-2
+// rule: EC-2
 #[tokio::test]
 async fn one_read_of_a_consumer_waits_at_a_time() {
     let node = node().await;
@@ -432,7 +432,7 @@ async fn one_read_of_a_consumer_waits_at_a_time() {
     assert_eq!(values(&delivery), [7]);
 }
 
-// rule: E-3, E-4, E-6
+// rule: EC-3, EC-4, EC-6
 #[tokio::test]
 async fn settlements_are_held_to_their_consumer_and_reference() {
     let node = node().await;
@@ -502,7 +502,7 @@ async fn settlements_are_held_to_their_consumer_and_reference() {
     );
 }
 
-// rule: P-5, E-5
+// rule: P-5, EC-5
 #[tokio::test]
 async fn an_attempt_that_is_not_settled_times_out() {
     let node = Node::start(&["--frozen-time"])
@@ -532,7 +532,7 @@ async fn an_attempt_that_is_not_settled_times_out() {
     ));
 }
 
-// rule: P-6, P-8, E-5
+// rule: P-6, P-8, EC-5
 #[tokio::test]
 async fn a_domain_that_stops_ends_its_endpoints_after_their_outcomes() {
     let node = node().await;
@@ -618,7 +618,7 @@ async fn producers_are_ended_for_each_reason() {
     }
 }
 
-// rule: E-3, E-6
+// rule: EC-3, EC-6
 #[tokio::test]
 async fn a_consumer_is_ended_and_its_batch_comes_again() {
     let node = node().await;
@@ -664,7 +664,7 @@ async fn an_outcome_that_is_kept_back_keeps_the_end_back_too() {
     assert!(session.answered_meanwhile(submission));
 }
 
-// rule: P-5, E-4, E-6
+// rule: P-5, EC-4, EC-6
 #[tokio::test]
 async fn answers_about_batches_are_lost_although_they_took_effect() {
     let node = node().await;
@@ -723,7 +723,7 @@ const SUBMISSIONS: &[&str] = &[
     "CreditExceeded",
 ];
 
-// rule: P-1, P-5, E-1, E-4
+// rule: P-1, P-5, EC-1, EC-4
 #[tokio::test]
 async fn requests_about_endpoints_are_answered_as_a_test_wants() {
     let node = node().await;
@@ -868,7 +868,7 @@ async fn clearing_forgets_what_an_endpoint_was_to_answer() {
     );
 }
 
-// rule: P-8, E-5
+// rule: P-8, EC-5
 #[tokio::test]
 async fn endpoints_are_described_otherwise_as_a_test_wants() {
     let node = node().await;
@@ -932,7 +932,7 @@ async fn untrue_frames_of_a_producer_are_sent_as_told() {
     );
 }
 
-// rule: P-1, E-1
+// rule: P-1, EC-1
 #[tokio::test]
 async fn endpoints_live_on_any_node_and_outlive_a_change_of_leaders() {
     let node = Node::start(&["--nodes", "3"])
@@ -958,7 +958,7 @@ async fn endpoints_live_on_any_node_and_outlive_a_change_of_leaders() {
     );
 }
 
-// rule: E-6, P-8
+// rule: EC-6, P-8
 #[tokio::test]
 async fn a_session_that_ends_lets_go_of_what_it_had_open() {
     let node = node().await;

@@ -283,7 +283,7 @@ fn check_delivery(delivery: &EmitterBatchReceived) {
     assert_eq!(f32v.unwrap().value(1).to_bits(), 0x8000_0000);
 }
 
-// rule: P-1, P-2, P-5, P-8, E-1, E-2, E-3, E-4, E-5, E-6
+// rule: P-1, P-2, P-5, P-8, EC-1, EC-2, EC-3, EC-4, EC-5, EC-6
 #[tokio::test]
 async fn typed_rows_go_the_whole_way() {
     let node = Node::start(&["--nodes", "3", "--load", SCENARIO]).await;

@@ -205,7 +205,6 @@ async fn defects_of_a_request_are_answered_with_the_field_and_end_nothing() {
     ));
 }
 
-// rule: C-3
 #[tokio::test]
 async fn selecting_a_domain_is_followed_by_what_only_that_brings() {
     let node = Node::start(&[]).await;

@@ -194,7 +194,7 @@ async fn an_ended_generation_gives_its_name_to_the_next() {
     assert_eq!(node.counts().await["subscriptions"], 1);
 }
 
-// rule: S-5, C-7
+// rule: S-5
 #[tokio::test]
 async fn a_dropping_subscription_that_is_not_read_counts_what_it_lost() {
     let node = Node::start(&[]).await.with_relay().await;

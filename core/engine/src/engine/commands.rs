@@ -331,6 +331,12 @@ impl Engine {
                         }
                     }
                 }
+                if route == Route::Command(Act::Begin) && domain.is_none() {
+                    let message = "a transaction begins in a domain, and none is selected: run USE <domain>; first, or connect \
+                                   with a domain";
+                    self.settle(execution, local(Disposition::Failed, message));
+                    return true;
+                }
                 // A BEGIN in a transaction is one of its requests, too: what it does there is the server's to say, and repeated it
                 // must not go elsewhere.
                 let held = match &route {

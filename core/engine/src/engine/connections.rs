@@ -381,3 +381,84 @@ impl Engine {
         self.fail_endpoint_calls(&error);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use nervix_wire::types::{LeaderIsServingNode, LeadershipObserved};
+    use nervix_wire::{decode_client, encode_server, Frame};
+
+    use super::*;
+
+    const NOW: Now = Now {
+        mono: 1_000_000_000,
+        unix_millis: 1_700_000_000_000,
+    };
+
+    /// The server of the attempt says that it leads.
+    fn greet(engine: &mut Engine) -> ConnId {
+        let conn = std::iter::from_fn(|| engine.output())
+            .find_map(|output| match output {
+                Output::Open { conn, .. } => Some(conn),
+                _ => None,
+            })
+            .unwrap();
+        let leadership = Leadership::LeaderIsServingNode(LeaderIsServingNode { node: "n".into() });
+        let body = ServerBody::LeadershipObserved(LeadershipObserved { leadership });
+        let frame = Frame::copy_from(&encode_server(&ServerMessage { body }).unwrap());
+        engine.input(NOW, Input::Frame { conn, frame });
+        conn
+    }
+
+    fn sent(engine: &mut Engine) -> Vec<(ConnId, u64)> {
+        std::iter::from_fn(|| engine.output())
+            .filter_map(|output| match output {
+                Output::Send { conn, frame } => {
+                    let message = decode_client(&Frame::copy_from(&frame)).unwrap();
+                    Some((conn, message.request_id))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    // rule: C-1
+    #[test]
+    fn a_session_whose_identities_are_used_up_is_replaced() {
+        let mut engine = Engine::new(Config {
+            seeds: vec![Origin::parse("http://a:1").unwrap()],
+            domain: Some("d".into()),
+            request_timeout: 10_000_000_000,
+            retry_timeout: 40_000_000_000,
+            seed: 1,
+        });
+        engine.call(NOW, CallId(0), Call::Connect);
+        let first = greet(&mut engine);
+        engine.exchanges.get_mut(&first).unwrap().begin_at(u64::MAX);
+        let (execution, _) = engine.prepare(NOW, "CREATE SCHEMA a (b I64);", [7; 10]);
+        engine.call(NOW, CallId(1), Call::Execute(execution));
+        assert_eq!(
+            sent(&mut engine),
+            [(first, u64::MAX)],
+            "the last one there is"
+        );
+        let suggest = Call::Suggest {
+            input: String::new(),
+            cursor: 0,
+            page_size: 1,
+            continuation: None,
+        };
+        engine.call(NOW, CallId(2), suggest);
+        assert!(matches!(engine.output(), Some(Output::Reset { conn }) if conn == first));
+        engine.wake(Now {
+            mono: engine.wakeup().unwrap(),
+            ..NOW
+        });
+        let second = greet(&mut engine);
+        assert_eq!(
+            sent(&mut engine),
+            [(second, 1), (second, 2)],
+            "from the first one on"
+        );
+    }
+}

@@ -13,7 +13,7 @@ use nervix_wire::types::{
 use nervix_wire::Violation;
 
 use super::endpoints::{reopen_error, Endpoint, Place, Side, Wire};
-use super::{describe_rejection, is_busy, Engine};
+use super::{describe_rejection, is_busy, is_too_large, Engine};
 use crate::api::{
     CallId, ConnId, Decision, Delivery, Done, EndpointId, Error, ErrorKind, Now, Settlement,
 };
@@ -194,6 +194,13 @@ impl Engine {
                 }
                 return Ok(());
             }
+            ReplyBody::RequestRejected(rejected) if is_too_large(&rejected) => Err(Error::new(
+                ErrorKind::Uncertain,
+                format!(
+                    "the settlement may have been applied: {}",
+                    describe_rejection(&rejected)
+                ),
+            )),
             ReplyBody::RequestRejected(rejected) => Err(Error::new(
                 ErrorKind::Rejected,
                 describe_rejection(&rejected),

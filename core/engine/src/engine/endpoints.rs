@@ -14,7 +14,7 @@ use nervix_wire::Violation;
 
 use super::consumers::{Consumer, Settling};
 use super::producers::{unknown, Producer};
-use super::{describe_rejection, is_busy, Engine};
+use super::{describe_rejection, is_busy, is_too_large, Engine};
 use crate::api::{
     CallId, ConnId, Done, EndpointId, EndpointState, Error, ErrorKind, Now, Role, Uncertainty,
 };
@@ -32,10 +32,11 @@ pub(super) struct Wire {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Attached(Wire),
-    /// The close was sent, or is about to be.
+    /// The close was sent, or is about to be, not before this time.
     Closing {
         wire: Wire,
         asked: bool,
+        due: u64,
     },
     /// No exchange holds it; it is opened again for the next call that needs it, not before this time.
     Interrupted {
@@ -84,8 +85,10 @@ pub(super) struct Endpoints {
     pub(super) all: BTreeMap<EndpointId, Endpoint>,
     pub(super) opens: BTreeMap<CallId, Opening>,
     pub(super) settles: BTreeMap<CallId, Settling>,
-    /// What was opened for nobody, and is not yet asked to be let go of.
-    pub(super) releases: Vec<(Wire, Role)>,
+    /// What was opened for nobody, and is to be let go of, with the time before which it is not asked.
+    releases: Vec<(Wire, Role, u64)>,
+    /// How long to wait after a server had no room for that.
+    release_backoff: Backoff,
 }
 
 impl Endpoints {
@@ -123,9 +126,18 @@ impl Endpoints {
                 .filter(|one| !one.flight && one.due > 0)
                 .map(|one| one.due),
         );
+        due.extend(self.releases.iter().map(|(_, _, at)| *at));
         for endpoint in self.all.values() {
             if let (Place::Interrupted { due: at }, true, true) =
                 (endpoint.place, open, endpoint.wants_attachment())
+            {
+                due.push(at);
+            }
+            if let Place::Closing {
+                asked: false,
+                due: at,
+                ..
+            } = endpoint.place
             {
                 due.push(at);
             }
@@ -277,7 +289,12 @@ impl Engine {
         };
         match endpoint.place {
             Place::Attached(wire) => {
-                endpoint.place = Place::Closing { wire, asked: false };
+                endpoint.place = Place::Closing {
+                    wire,
+                    asked: false,
+                    due: 0,
+                };
+                endpoint.backoff.reset();
                 endpoint.closes.extend(call);
             }
             Place::Closing { .. } => endpoint.closes.extend(call),
@@ -381,6 +398,31 @@ impl Engine {
             }
             (Asked::Read(id), body) => self.read_reply(now, wire.conn, id, body)?,
             (Asked::Settle(call), body) => self.settle_reply(now, call, body)?,
+            // The server had no room, and releases nothing before it is asked again (C-6).
+            (Asked::Close(id, _), ReplyBody::RequestRejected(rejected)) if is_busy(&rejected) => {
+                if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
+                    if let Place::Closing { wire, .. } = endpoint.place {
+                        let wait = endpoint.backoff.next(RETRY, &mut self.jitter);
+                        endpoint.place = Place::Closing {
+                            wire,
+                            asked: false,
+                            due: now.mono.saturating_add(wait),
+                        };
+                    }
+                }
+            }
+            (Asked::Release(id, role), ReplyBody::RequestRejected(rejected))
+                if is_busy(&rejected) =>
+            {
+                let wait = self.endpoints.release_backoff.next(RETRY, &mut self.jitter);
+                let attachment = Wire {
+                    conn: wire.conn,
+                    id,
+                };
+                self.endpoints
+                    .releases
+                    .push((attachment, role, now.mono.saturating_add(wait)));
+            }
             (
                 Asked::Close(id, _),
                 ReplyBody::CloseIngestorOutcome(CloseIngestorOutcome { .. })
@@ -389,12 +431,12 @@ impl Engine {
                 | ReplyBody::RequestCancelled(_),
             ) => self.closed(id),
             (
-                Asked::Release,
+                Asked::Release(..),
                 ReplyBody::CloseIngestorOutcome(_)
                 | ReplyBody::CloseEmitterOutcome(_)
                 | ReplyBody::RequestRejected(_)
                 | ReplyBody::RequestCancelled(_),
-            ) => {}
+            ) => self.endpoints.release_backoff.reset(),
             _ => {
                 return Err(Violation::new(
                     "C-4",
@@ -448,10 +490,8 @@ impl Engine {
         let opened = Self::opened_or_refused(role, body)?;
         // What it opened for nobody is released: its caller stopped waiting, or will not know of it (C-9).
         let waiting = self.endpoints.opens.remove(&call);
-        if matches!(
-            (&opened, &waiting),
-            (Opened::Yes(..), None) | (Opened::Cancelled(CancellationStage::AfterAdmission), _)
-        ) {
+        let for_nobody = waiting.is_none() && matches!(opened, Opened::Yes(..));
+        if for_nobody || opened.unseen() {
             self.release_wire(now, wire, role);
         }
         let Some(mut open) = waiting else {
@@ -527,11 +567,12 @@ impl Engine {
             .filter(|endpoint| endpoint.place == Place::Restoring(wire.conn));
         let Some(endpoint) = wanted else {
             // Closing it won (P-8, EC-6).
-            if let Opened::Yes(..) = opened {
+            if opened.unseen() || matches!(opened, Opened::Yes(..)) {
                 self.release_wire(now, wire, role);
             }
             return Ok(());
         };
+        let unseen = opened.unseen();
         match opened {
             Opened::Yes(contract, admission) => match endpoint.contract.drift(&contract) {
                 None => {
@@ -550,12 +591,19 @@ impl Engine {
                 let (reason, refusal) = refusal.ends_with();
                 self.over(id, reason, refusal);
             }
+            // The server calls the request itself defective, so it is not sent again unchanged (C-8).
+            Opened::Rejected(rejected) if !is_busy(&rejected) && !is_too_large(&rejected) => {
+                self.over(id, ReopenReason::ProtocolViolated, None);
+            }
             Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled(_) => {
                 let wait = endpoint.backoff.next(BACKGROUND, &mut self.jitter);
                 endpoint.place = Place::Interrupted {
                     due: now.mono.saturating_add(wait),
                 };
             }
+        }
+        if unseen {
+            self.release_wire(now, wire, role);
         }
         Ok(())
     }
@@ -724,20 +772,20 @@ impl Engine {
 
     /// Has the server let go of what was opened for nobody, as soon as there is room to ask.
     fn release_wire(&mut self, now: Now, wire: Wire, role: Role) {
-        self.endpoints.releases.push((wire, role));
+        self.endpoints.releases.push((wire, role, 0));
         self.send_releases(now);
     }
 
     fn send_releases(&mut self, now: Now) {
-        for (wire, role) in std::mem::take(&mut self.endpoints.releases) {
-            let request = close_request(role, wire.id);
-            let full = matches!(
-                self.send(now, wire.conn, Asked::Release, request),
-                Err(Unsent::Full)
-            );
+        for (wire, role, due) in std::mem::take(&mut self.endpoints.releases) {
+            let waits = due > now.mono || {
+                let request = close_request(role, wire.id);
+                let asked = Asked::Release(wire.id, role);
+                matches!(self.send(now, wire.conn, asked, request), Err(Unsent::Full))
+            };
             // With its exchange, everything on it ends.
-            if full && self.exchanges.contains_key(&wire.conn) {
-                self.endpoints.releases.push((wire, role));
+            if waits && self.exchanges.contains_key(&wire.conn) {
+                self.endpoints.releases.push((wire, role, due));
             }
         }
     }
@@ -859,15 +907,27 @@ impl Engine {
         let Some(endpoint) = self.endpoints.all.get(&id) else {
             return;
         };
-        let Place::Closing { wire, asked: false } = endpoint.place else {
+        let Place::Closing {
+            wire,
+            asked: false,
+            due,
+        } = endpoint.place
+        else {
             return;
         };
+        if due > now.mono {
+            return;
+        }
         let role = endpoint.role();
         let request = close_request(role, wire.id);
         let asked = Asked::Close(id, role);
         if self.send(now, wire.conn, asked, request).is_ok() {
             if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
-                endpoint.place = Place::Closing { wire, asked: true };
+                endpoint.place = Place::Closing {
+                    wire,
+                    asked: true,
+                    due,
+                };
             }
         }
     }
@@ -903,6 +963,17 @@ enum Opened {
     No(OpenRefusal, String),
     Rejected(RequestRejected),
     Cancelled(CancellationStage),
+}
+
+impl Opened {
+    /// Whether it may have been opened although its answer does not say what (C-8, C-9).
+    fn unseen(&self) -> bool {
+        match self {
+            Self::Rejected(rejected) => is_too_large(rejected),
+            Self::Cancelled(stage) => *stage == CancellationStage::AfterAdmission,
+            Self::Yes(..) | Self::No(..) => false,
+        }
+    }
 }
 
 fn open_request(role: Role, asked: &OpenRequest) -> ClientRequest {

@@ -14,7 +14,7 @@ use nervix_wire::types::{
 use nervix_wire::Violation;
 
 use super::endpoints::{reopen_error, Endpoint, Place, Side, Wire};
-use super::{describe_rejection, is_busy, Engine};
+use super::{describe_rejection, is_busy, is_too_large, Engine};
 use crate::api::{
     brief, CallId, Done, EndpointId, Error, ErrorKind, Now, SubmissionOutcome, SubmissionResult,
     Uncertainty,
@@ -355,6 +355,12 @@ impl Engine {
                 };
                 (result, outcome.message, again)
             }
+            // There is an outcome, and it could not be carried.
+            ReplyBody::RequestRejected(rejected) if is_too_large(&rejected) => (
+                SubmissionResult::OutcomeUnknown(Uncertainty::Interrupted),
+                describe_rejection(&rejected),
+                false,
+            ),
             ReplyBody::RequestRejected(rejected) => {
                 let message = describe_rejection(&rejected);
                 (

@@ -20,6 +20,7 @@ impl Engine {
         self.send_suggests(now);
         self.drive_endpoints(now);
         self.probe(now);
+        self.replace_spent(now);
         self.deliver();
         self.close_retired();
         self.reach_out(now);
@@ -253,6 +254,20 @@ impl Engine {
         for conn in silent {
             // Without room, what is in flight and bounded tells as well.
             let _ = self.send(now, conn, Asked::Probe, ClientRequest::ListDomainsRequest);
+        }
+    }
+
+    /// Ends the exchanges whose identities are used up, so that what waits goes on with another one (C-1).
+    fn replace_spent(&mut self, now: Now) {
+        let spent: Vec<ConnId> = self
+            .exchanges
+            .values()
+            .filter(|exchange| exchange.is_spent())
+            .map(|exchange| exchange.conn)
+            .collect();
+        for conn in spent {
+            let cause = Cause::Lost("every request identity of the session was used".to_owned());
+            self.lose(now, conn, cause, true);
         }
     }
 

@@ -142,8 +142,15 @@ impl Engine {
                 }
             }
             // Until it is deleted, what arrives for it is dropped.
-            (Asked::Drop(sub), ReplyBody::RequestRejected(_) | ReplyBody::RequestCancelled(_)) => {
-                self.subs.drop_refused(sub, now.mono, &mut self.jitter);
+            (Asked::Drop(sub), ReplyBody::RequestRejected(rejected)) => {
+                // A defective request is not sent again unchanged (C-8); what still arrives is dropped for as long as the session lasts.
+                let again = is_busy(&rejected);
+                self.subs
+                    .drop_refused(sub, now.mono, &mut self.jitter, again);
+            }
+            (Asked::Drop(sub), ReplyBody::RequestCancelled(_)) => {
+                self.subs
+                    .drop_refused(sub, now.mono, &mut self.jitter, true);
             }
             (Asked::Suggest(call), ReplyBody::SuggestOutcome(outcome)) => {
                 if self.suggests.remove(&call).is_some() {
@@ -202,7 +209,9 @@ impl Engine {
                 self.landed(execution);
                 let disposition = match reply.disposition {
                     DomainClockAttachDisposition::DomainClockAttached(attached) => {
-                        self.clocks.attached(&attached.domain, conn, attached.clock);
+                        let awaited = self.runs.iter().any(|run| run.execution == execution);
+                        self.clocks
+                            .attached(&attached.domain, conn, attached.clock, awaited);
                         Disposition::Completed
                     }
                     DomainClockAttachDisposition::DomainClockAlreadyAttached(_)

@@ -3,6 +3,14 @@
 use nervix_wire::types::*;
 use nervix_wire::{encode_rows, encode_server};
 
+/// What a server calls a request that must not be sent again unchanged (C-8).
+pub const DEFECTS: [RequestRejection; 4] = [
+    RequestRejection::InvalidRequest,
+    RequestRejection::UnsupportedRequest,
+    RequestRejection::UnsupportedValue,
+    RequestRejection::DuplicateRequestId,
+];
+
 pub fn server(body: ServerBody) -> Vec<u8> {
     encode_server(&ServerMessage { body }).unwrap()
 }
@@ -604,6 +612,26 @@ pub fn appended(reference: &str, id: &str, accepted: u64, basis: u8) -> ReplyBod
         outcome.transaction_admission = Some(TransactionOperationAdmission {
             operation: accepted,
             preview: preview(id, accepted, basis),
+        });
+    }
+    body
+}
+
+/// What a DESCRIBE TRANSACTION is answered: a transaction, and what would be committed at a position of it.
+pub fn inspected(reference: &str, of: TransactionStatus, position: u64, basis: u8) -> ReplyBody {
+    let mut body = completed(reference);
+    if let ReplyBody::CommandOutcome(outcome) = &mut body {
+        outcome.inspection = Some(TransactionInspected {
+            report: TransactionImpactReport {
+                domain: of.domain.clone(),
+                position,
+                planning_basis: Fingerprint { bytes: [basis; 32] },
+                completeness: ImpactCompleteness::ImpactComplete,
+                operations: Vec::new(),
+                execution_steps: Vec::new(),
+            },
+            transaction: of,
+            operation: None,
         });
     }
     body

@@ -58,6 +58,8 @@ pub struct Watch {
     pub already_attached: BTreeSet<String>,
     /// The accepted operations of each transaction, as the newest status that arrived says.
     positions: HashMap<String, u64>,
+    /// The domain of each (L-3).
+    domains: HashMap<String, String>,
     /// What the newest admission of each would commit.
     previews: HashMap<String, TransactionPreviewIdentity>,
     /// Those that the host was told are another's.
@@ -193,6 +195,11 @@ impl Watch {
                             self.positions.get(held),
                             "not the newest position (X-2)"
                         );
+                        assert_eq!(
+                            command.domain.as_ref(),
+                            self.domains.get(held),
+                            "another domain than the transaction's (L-3)"
+                        );
                     }
                     let preview = command.expected_preview.as_ref();
                     if let Some(preview) = preview.filter(|_| !given.preview) {
@@ -255,7 +262,17 @@ impl Watch {
                 });
                 assert!(!parked, "two reads of one consumer (EC-2)");
             }
-            _ => {}
+            ClientRequest::ChoiceLookupRequest(_)
+            | ClientRequest::InspectTransactionRequest(_)
+            | ClientRequest::SelectDomainRequest(_) => {
+                panic!("{message:?}, whose reply nobody handles (CF-1, Q-1)")
+            }
+            ClientRequest::SuggestRequest(_)
+            | ClientRequest::ListDomainsRequest
+            | ClientRequest::SubmitBatchRequest(_)
+            | ClientRequest::CloseIngestorRequest(_)
+            | ClientRequest::SettleEmitterBatchRequest(_)
+            | ClientRequest::CloseEmitterRequest(_) => {}
         }
         watched.flights.insert(id, message.request.clone());
         // Batches are bound by their credit.
@@ -337,8 +354,7 @@ impl Watch {
             ) => {
                 let status = attached.transaction;
                 watched.bound = Some(status.transaction_id.clone());
-                self.positions
-                    .insert(status.transaction_id, status.accepted_operations);
+                self.told(status);
             }
             (
                 Some(ClientRequest::AttachTransactionRequest(_)),
@@ -390,8 +406,22 @@ impl Watch {
                     if !open(&status) && watched.bound.as_ref() == Some(&status.transaction_id) {
                         watched.bound = None;
                     }
-                    self.positions
-                        .insert(status.transaction_id, status.accepted_operations);
+                    self.told(status);
+                }
+                if let Some(inspected) = outcome.inspection {
+                    let id = inspected.transaction.transaction_id;
+                    let position = inspected.report.position;
+                    if watched.bound.as_ref() == Some(&id)
+                        && self.positions.get(&id) == Some(&position)
+                    {
+                        let basis = inspected.report.planning_basis;
+                        let preview = TransactionPreviewIdentity {
+                            transaction_id: id.clone(),
+                            position,
+                            planning_basis: basis,
+                        };
+                        self.previews.insert(id, preview);
+                    }
                 }
                 if let Some(admission) = outcome.transaction_admission {
                     // A session that is not bound reports no status; the admission says how many there are, too.
@@ -405,6 +435,13 @@ impl Watch {
             }
             _ => {}
         }
+    }
+
+    /// A status of a transaction arrived.
+    fn told(&mut self, status: TransactionStatus) {
+        let id = status.transaction_id;
+        self.domains.insert(id.clone(), status.domain);
+        self.positions.insert(id, status.accepted_operations);
     }
 
     /// The host no longer wants this clock, or the server ended it.

@@ -1430,6 +1430,20 @@ fn an_attach_waits_for_the_answer_to_an_abandoned_detach() {
 
 // rule: B-9, B-11
 #[test]
+fn the_clock_of_an_abandoned_attach_is_told() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, ..) = bench.execute(ATTACH);
+    let (asked, _) = bench.clock_attach(conn);
+    bench.stop(call, Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    bench.reply(conn, asked, clock_attached("d", clock(8, paced())));
+    bench.frame(conn, clock_ticked("d", 8, 3));
+    assert_eq!(*state_of(&bench.clock_event()), clock(8, paced()));
+    assert_eq!(tick_of(&bench.clock_event()), (8, 3));
+}
+
+// rule: B-9, B-11, K-5
+#[test]
 fn the_clock_that_an_abandoned_attach_restored_is_told() {
     let (mut bench, conn) = following();
     let (conn, reader) = again(&mut bench, conn);

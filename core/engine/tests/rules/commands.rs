@@ -356,7 +356,6 @@ fn waiting_in_line_counts_against_the_deadline() {
     assert_ne!(error.kind, ErrorKind::Uncertain, "it was never sent");
 }
 
-// rule: E-2, C-2
 #[test]
 fn commands_run_one_at_a_time_in_order() {
     let (mut bench, conn) = Bench::connected();
@@ -483,7 +482,7 @@ fn statements_end_where_they_end() {
     }
 }
 
-// rule: L-2
+// rule: L-2, RP-4a
 #[test]
 fn list_domains_is_a_request_of_its_own() {
     for alternate in [false, true] {

@@ -671,6 +671,44 @@ fn a_close_waits_for_its_reply_and_ends_what_waits() {
     }
 }
 
+// rule: EC-6, C-6, C-8
+#[test]
+fn a_close_that_was_not_admitted_is_sent_again() {
+    let (mut bench, conn, consumer, wire) = consuming();
+    let unsettled = bench.deliver(conn, consumer, 1, 1);
+    let close = bench.call(Call::Close(consumer));
+    for _ in 0..3 {
+        let sent = bench.quiet(conn, 2 * SEC);
+        assert_eq!((closes(&sent, wire), sent.len()), (1, 1), "{sent:?}");
+        bench.reply(
+            conn,
+            sent[0].request_id,
+            rejected(RequestRejection::TooManyRequestsInFlight),
+        );
+        assert!(bench.is_waiting(close), "the server still holds it");
+        let settle = bench.settle(&unsettled, Decision::Ack);
+        bench.fails(settle, ErrorKind::Rejected);
+    }
+    let sent = bench.quiet(conn, 2 * SEC);
+    bench.reply(
+        conn,
+        sent[0].request_id,
+        consumer_closed(EmitterCloseDisposition::Closed),
+    );
+    assert!(matches!(bench.result(close), Ok(Done::Closed)));
+}
+
+// rule: C-8, EC-6, N-6
+#[test]
+fn a_settlement_whose_answer_could_not_be_carried_is_uncertain() {
+    let (mut bench, conn, consumer, _) = consuming();
+    let delivery = bench.deliver(conn, consumer, 1, 1);
+    let call = bench.settle(&delivery, Decision::Ack);
+    let (id, _) = bench.settlement(conn);
+    bench.reply(conn, id, rejected(RequestRejection::ReplyTooLarge));
+    bench.fails(call, ErrorKind::Uncertain);
+}
+
 // rule: EC-6, T-8
 #[test]
 fn a_close_that_a_silent_session_does_not_answer_ends_with_it() {
@@ -699,6 +737,19 @@ fn a_freed_consumer_is_closed_without_waiting() {
     let settle = bench.settle(&unsettled, Decision::Ack);
     bench.fails(settle, ErrorKind::Rejected);
     bench.sends_nothing(conn);
+}
+
+// rule: EC-5, C-8
+#[test]
+fn a_restoration_that_the_server_calls_defective_is_not_sent_again() {
+    for defect in DEFECTS {
+        let (mut bench, conn, consumer, _) = consuming();
+        let (conn, call, wire, _) = restoring(&mut bench, conn, consumer);
+        bench.reply(conn, wire, rejected(defect));
+        bench.fails(call, ErrorKind::ReopenRequired);
+        is_over(&mut bench, consumer, ReopenReason::ProtocolViolated);
+        assert_eq!(bench.quiet(conn, 30 * SEC), []);
+    }
 }
 
 // rule: EC-6
@@ -801,7 +852,7 @@ fn producers_and_consumers_share_a_session() {
     bench.rejoin(producer, submission);
 }
 
-// rule: EC-2
+// rule: EC-6
 #[test]
 fn the_end_of_everything_answers_everyone() {
     let (mut bench, conn, consumer, _) = consuming();

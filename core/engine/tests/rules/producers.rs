@@ -361,7 +361,7 @@ fn the_credit_of_a_released_submission_returns_with_its_outcome() {
     assert_eq!(bench.batch(conn).2, content(3));
 }
 
-// rule: P-5, P-7, SM-5
+// rule: P-5, P-7, C-8, N-8, SM-5
 #[test]
 fn every_outcome_is_told_as_it_is_and_nothing_is_sent_again() {
     let refused = SubmissionResult::NotAdmitted;
@@ -382,6 +382,11 @@ fn every_outcome_is_told_as_it_is_and_nothing_is_sent_again() {
         (
             batch_unknown(OutcomeUncertainty::OwnerLost),
             SubmissionResult::OutcomeUnknown(Uncertainty::OwnerLost),
+        ),
+        // There was an outcome, and it could not be carried.
+        (
+            rejected(RequestRejection::ReplyTooLarge),
+            SubmissionResult::OutcomeUnknown(Uncertainty::Interrupted),
         ),
     ];
     let refusals = [
@@ -661,6 +666,75 @@ fn a_close_waits_for_every_outcome_and_its_reply() {
     bench.sends_nothing(conn);
 }
 
+/// The next request on the connection, which comes after a wait.
+fn later(bench: &mut Bench, conn: ConnId) -> ClientMessage {
+    let since = bench.now;
+    loop {
+        if let Some(message) = bench.quiet(conn, 10 * MS).pop() {
+            assert!(bench.now - since >= 20 * MS, "sent again at once");
+            return message;
+        }
+        assert!(bench.now - since < 10 * SEC, "never sent again");
+    }
+}
+
+// rule: P-8, C-6, C-8
+#[test]
+fn a_close_that_was_not_admitted_is_sent_again() {
+    for rejection in [
+        RequestRejection::TooManyRequestsInFlight,
+        RequestRejection::ServerBusy,
+    ] {
+        let (mut bench, conn, producer, _) = producing();
+        let submission = bench.submit(producer, 1);
+        let (request, ..) = bench.batch(conn);
+        let close = bench.call(Call::Close(producer));
+        let mut asked = bench.sent(conn);
+        for _ in 0..3 {
+            bench.reply(conn, asked.request_id, rejected(rejection));
+            assert!(bench.is_waiting(close), "the server has not released it");
+            let again = later(&mut bench, conn);
+            assert_eq!(again.request, asked.request);
+            assert_ne!(again.request_id, asked.request_id);
+            asked = again;
+        }
+        bench.reply(conn, request, batch_completed());
+        bench.reply(conn, asked.request_id, producer_closed());
+        assert!(matches!(bench.result(close), Ok(Done::Closed)));
+        assert_eq!(
+            result(&mut bench, producer, submission),
+            SubmissionResult::Completed
+        );
+        assert_eq!(bench.quiet(conn, 5 * SEC), []);
+    }
+}
+
+// rule: P-8, C-6, C-8
+#[test]
+fn what_was_opened_for_nobody_is_released_although_the_server_was_busy() {
+    let (mut bench, conn) = Bench::connected();
+    let call = bench.open(Role::Producer, "i");
+    let (wire, _) = bench.open_ingestor(conn);
+    // It may have been opened: only the answer could not be carried.
+    bench.reply(conn, wire, rejected(RequestRejection::ReplyTooLarge));
+    bench.fails(call, ErrorKind::Rejected);
+    let mut asked = bench.sent(conn);
+    for _ in 0..3 {
+        assert_eq!(
+            asked.request,
+            ClientRequest::CloseIngestorRequest(CloseIngestorRequest { producer: wire })
+        );
+        bench.reply(
+            conn,
+            asked.request_id,
+            rejected(RequestRejection::TooManyRequestsInFlight),
+        );
+        asked = later(&mut bench, conn);
+    }
+    bench.reply(conn, asked.request_id, producer_closed());
+    assert_eq!(bench.quiet(conn, 5 * SEC), []);
+}
+
 // rule: P-8
 #[test]
 fn a_close_of_what_the_server_does_not_hold_is_complete() {
@@ -902,6 +976,19 @@ fn a_refused_restoration_is_final_or_tried_again() {
     }
 }
 
+// rule: P-8, C-8
+#[test]
+fn a_restoration_that_the_server_calls_defective_is_not_sent_again() {
+    for defect in DEFECTS {
+        let (mut bench, conn, producer, _) = producing();
+        let (conn, call, wire, _) = restoring(&mut bench, conn, producer);
+        bench.reply(conn, wire, rejected(defect));
+        bench.fails(call, ErrorKind::ReopenRequired);
+        is_over(&mut bench, producer, ReopenReason::ProtocolViolated);
+        assert_eq!(bench.quiet(conn, 30 * SEC), []);
+    }
+}
+
 // rule: P-8
 #[test]
 fn a_close_wins_over_a_restoration_in_flight() {
@@ -1096,7 +1183,7 @@ fn an_open_in_flight_ends_with_its_session() {
     bench.fails(call, ErrorKind::Transport);
 }
 
-// rule: F-8, T-6
+// rule: F-8, P-8
 #[test]
 fn a_violation_leaves_batches_unknown() {
     let (mut bench, conn, producer, _) = producing();
@@ -1133,7 +1220,7 @@ fn every_call_that_waits_for_an_outcome_gets_it() {
     assert_eq!(bench.engine.pending(producer), []);
 }
 
-// rule: P-5
+// rule: P-8
 #[test]
 fn the_end_of_everything_answers_everyone() {
     let (mut bench, conn, producer, _) = producing();

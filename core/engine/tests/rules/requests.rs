@@ -268,12 +268,7 @@ fn waits_between_refusals_grow() {
 // rule: C-8
 #[test]
 fn a_defect_in_a_request_is_rejected_and_never_sent_again() {
-    for rejection in [
-        RequestRejection::InvalidRequest,
-        RequestRejection::UnsupportedRequest,
-        RequestRejection::UnsupportedValue,
-        RequestRejection::DuplicateRequestId,
-    ] {
+    for rejection in DEFECTS {
         let (mut bench, conn) = Bench::connected();
         let suggest = bench.suggest("S");
         let id = bench.sent(conn).request_id;
@@ -378,16 +373,15 @@ fn a_cancellation_is_a_request_of_its_own() {
 
 // rule: C-9
 #[test]
-fn the_outcome_of_a_cancellation_names_its_target() {
+fn a_cancellation_is_answered_by_its_outcome_alone() {
     let (mut bench, conn) = Bench::connected();
     let call = bench.suggest("S");
-    let id = bench.sent(conn).request_id;
+    bench.sent(conn);
     bench.stop(call, Stop::Cancelled);
     let cancel = bench.sent(conn);
     // Another kind of reply under the cancellation's identity breaks the protocol.
     bench.reply(conn, cancel.request_id, suggestions(&["x"]));
     assert!(bench.is_reset(conn));
-    let _ = id;
 }
 
 // rule: C-9
@@ -487,6 +481,57 @@ fn a_reply_of_another_kind_breaks_the_protocol() {
         bench.is_waiting(call),
         "it is asked again on the next session"
     );
+}
+
+/// Replies to the requests that no call of a host makes. That none of them is ever sent, the watch sees to.
+fn never_asked_for() -> Vec<ReplyBody> {
+    let choice = Choice {
+        value: ChoiceValue::LatestResourceVersion,
+        presentation: ChoicePresentation {
+            label: "the newest".into(),
+            detail: None,
+            group: None,
+        },
+    };
+    let statuses = ChoiceStatus::ALL.iter().map(|status| {
+        ReplyBody::ChoiceOutcome(ChoiceOutcome {
+            status: *status,
+            choices: vec![choice.clone()],
+            page_cursor: None,
+        })
+    });
+    let rejected = InspectionRejected {
+        rejection: InspectionRejection::TransactionNotFound,
+        message: "no".into(),
+    };
+    let selected = DomainNotFound { domain: "d".into() };
+    statuses
+        .chain([
+            ReplyBody::InspectionOutcome(InspectionOutcome {
+                disposition: InspectionDisposition::InspectionRejected(rejected),
+            }),
+            ReplyBody::DomainSelectionOutcome(DomainSelectionOutcome {
+                selection: DomainSelection::DomainNotFound(selected),
+            }),
+        ])
+        .collect()
+}
+
+// rule, CF-1, C-3, F-8
+#[test]
+fn what_nobody_asked_for_answers_nobody_and_no_other_request() {
+    for body in never_asked_for() {
+        let (mut bench, conn) = Bench::connected();
+        let call = bench.suggest("S");
+        let id = bench.sent(conn).request_id;
+        bench.reply(conn, id + 1, body.clone());
+        assert!(bench.is_waiting(call) && !bench.is_reset(conn));
+        bench.no_event();
+        // Under the identity of another request it breaks the protocol.
+        bench.reply(conn, id, body);
+        bench.fails(call, ErrorKind::Protocol);
+        assert!(bench.is_reset(conn));
+    }
 }
 
 // rule: T-8, C-4

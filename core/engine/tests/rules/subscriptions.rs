@@ -66,7 +66,7 @@ fn a_subscription_is_asked_for_with_its_own_request() {
     assert_eq!(*opened.schema, numbers());
 }
 
-// rule: S-1, L-2
+// rule: S-1
 #[test]
 fn a_subscription_needs_a_domain() {
     let mut bench = Bench::with(&["http://a:1"], None);
@@ -545,7 +545,7 @@ fn a_deletion_whose_session_ends_is_complete() {
     bench.outcome(create);
 }
 
-// rule: S-7, E-3
+// rule: S-7, C-10, B-1
 #[test]
 fn a_stopped_create_takes_its_first_requests_answer() {
     let (mut bench, conn) = Bench::connected();
@@ -851,6 +851,29 @@ fn an_unsubscribe_that_was_not_admitted_is_sent_again() {
         }
         let delete = delete.unwrap_or_else(|| bench.execute("DELETE SUBSCRIPTION s;").0);
         bench.pass(2 * SEC);
+        let (id, _) = bench.unsubscribe(conn);
+        bench.reply(conn, id, deleted("s", 1));
+        assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+    }
+}
+
+// rule: C-8, S-8
+#[test]
+fn an_unsubscribe_that_the_server_calls_defective_is_not_sent_again() {
+    for defect in DEFECTS {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        for place in 0..200 {
+            bench.frame(conn, rows("s", 1, 1, place..place + 1));
+        }
+        let (id, _) = bench.unsubscribe(conn);
+        bench.reply(conn, id, rejected(defect));
+        assert_eq!(bench.quiet(conn, 60 * SEC), []);
+        bench.frame(conn, rows("s", 1, 1, 200..201));
+        assert!(matches!(bench.event().kind, EventKind::Overflow { .. }));
+        bench.no_event();
+        // Its host may still ask for it.
+        let (delete, ..) = bench.execute("DELETE SUBSCRIPTION s;");
         let (id, _) = bench.unsubscribe(conn);
         bench.reply(conn, id, deleted("s", 1));
         assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);

@@ -266,6 +266,42 @@ fn a_stale_preview_is_told_and_never_refreshed_by_itself() {
 
 // rule: X-4
 #[test]
+fn a_commit_carries_the_preview_of_an_inspection_of_what_is_held_as_it_is() {
+    // The transaction that was inspected, its position, and the basis that the commit expects then.
+    for (id, accepted, position, expected) in [
+        ("t", 2, 2, 7),
+        ("t", 2, 1, 5),
+        ("u", 2, 2, 5),
+        ("u", 1, 1, 5),
+    ] {
+        let (mut bench, conn) = holding();
+        bench.append(conn, "t", 1);
+        run(&mut bench, conn, CREATE, |reference| {
+            appended(reference, "t", 2, 5)
+        });
+        let (describe, _) = run(&mut bench, conn, "DESCRIBE TRANSACTION;", |reference| {
+            let told = inspected(reference, transaction(id, accepted), position, 7);
+            bound(told, transaction("t", 2))
+        });
+        assert_eq!(describe.expected_preview, None);
+        let (commit, _) = run(
+            &mut bench,
+            conn,
+            "COMMIT;",
+            finished(TransactionState::TransactionCommitted),
+        );
+        let case = format!("{id} with {accepted} at {position}");
+        assert_eq!(
+            commit.expected_preview,
+            Some(preview("t", 2, expected)),
+            "{case}"
+        );
+        assert_eq!(commit.expected_transaction_position, Some(2), "{case}");
+    }
+}
+
+// rule: X-4
+#[test]
 fn a_commit_of_nothing_expects_no_preview() {
     let (mut bench, conn) = holding();
     let (commit, _) = run(
@@ -758,6 +794,27 @@ fn an_end_that_fails_for_no_told_reason_asks_whether_it_is_over() {
             assert_eq!(is_held(&mut bench), !over);
         }
     }
+}
+
+// rule: X-1
+#[test]
+fn a_transaction_begins_in_the_selected_domain_or_not_at_all() {
+    let mut bench = Bench::with(&["http://a:1"], None);
+    let conn = bench.connect();
+    for query in ["BEGIN;", "BEGIN; CREATE SCHEMA a (b I64);"] {
+        let (call, ..) = bench.execute(query);
+        let outcome = bench.outcome(call);
+        assert!(outcome.decided_locally && outcome.message.contains("USE"));
+        assert_eq!(outcome.disposition, Disposition::Failed);
+        bench.sends_nothing(conn);
+    }
+    let (call, ..) = bench.execute("USE e;");
+    bench.outcome(call);
+    let (begin, _) = run(&mut bench, conn, "BEGIN;", |reference| {
+        command_failed(reference, "there is no domain e")
+    });
+    assert_eq!(begin.domain.as_deref(), Some("e"));
+    assert!(!is_held(&mut bench));
 }
 
 // rule: X-1, SM-3

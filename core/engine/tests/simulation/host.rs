@@ -537,10 +537,16 @@ impl World {
             self.host.domain_unknown |= prepared.uncertain;
             if let Some(TransactionStatus {
                 state: TransactionState::TransactionOpen,
+                transaction_id,
                 domain,
                 ..
             }) = &outcome.transaction
             {
+                // Begun in place of one that was lost.
+                let others = self.cluster.transactions.iter();
+                self.host.left |= others
+                    .filter(|(id, _)| *id != transaction_id)
+                    .any(|(_, other)| other.is_open());
                 self.host.domain = domain.clone();
                 self.counts.begun += 1;
             }

@@ -54,9 +54,9 @@ fn run(seed: u64, verbose: bool) -> Option<Counts> {
     }
 }
 
-// rule: C-1, C-2, C-3, C-4, C-5, C-6, C-7, C-8, C-9, C-10
-// rule: D-1, D-2, D-3, D-4, D-5, D-6, E-1, E-2, E-3, E-5, E-6, E-8, E-8a
-// rule: F-7, F-8, L-1, L-2, L-3, S-1, S-2, S-3, S-4, S-5, S-6, S-7, S-8, R-1, T-6, T-8, B-1, B-7, SM-1, SM-2, SM-3, SM-4, SM-5
+// rule: CF-1, C-1, C-2, C-3, C-4, C-5, C-6, C-7, C-8, C-9, C-10
+// rule: D-1, D-2, D-3, D-4, D-5, D-6, E-1, E-2, E-3, E-6, E-8, E-8a
+// rule: F-7, F-8, L-1, L-3, S-1, S-2, S-3, S-4, S-5, S-6, S-7, S-8, R-1, T-6, T-8, B-1, B-7, SM-1, SM-2, SM-3, SM-4, SM-5
 // rule: K-1, K-2, K-3, K-5, B-9, B-11, P-1, P-2, P-4, P-5, P-6, P-7, P-8, B-14, EC-1, EC-2, EC-3, EC-4, EC-5, EC-6, B-15, B-16
 // rule
 #[test]

@@ -82,7 +82,7 @@ fn any_domain() -> impl Strategy<Value = DomainInfo> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    // rule: F-1, F-4
+    // rule: F-1, F-4, RP-4a
     #[test]
     fn domains_are_read_in_either_layout(domains in prop::collection::vec(any_domain(), 0..6)) {
         for message in [observed(domains.clone()), listed(domains.clone())] {
@@ -115,7 +115,7 @@ fn a_list_of_domains_in_parts_is_read_in_either_layout() {
     assert_eq!(joined, Some(message));
 }
 
-// rule: F-4
+// rule: F-4, RP-4a
 #[test]
 fn neither_layout_forgives_a_broken_value() {
     let good = encode_server_alternate_domain_info(&observed(vec![info(1)])).unwrap();

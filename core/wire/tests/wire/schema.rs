@@ -7,7 +7,7 @@ use std::process::Command;
 use super::layout::TABLES;
 use super::walk::{Kind, Rule};
 
-// rule: F-1
+// rule: F-1, CF-2
 #[test]
 fn the_schema_declares_exactly_the_facts() {
     let wire = Path::new(env!("CARGO_MANIFEST_DIR"));
