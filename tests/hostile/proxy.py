@@ -66,13 +66,15 @@ class Plan:
     after: tuple[str, int] | None = None
     #: The origin that it leads to, unless that is the proxy's own.
     upstream: str | None = None
+    #: The most bytes that are passed on at once.
+    most: int = 65536
 
 
 class Line:
     """One connection of a client with the one to the server behind it. Methods are for the proxy's thread."""
 
     def __init__(self, plan: Plan, address: tuple[str, int], *, framed: bool) -> None:
-        self._act, self._after = plan.act, plan.after
+        self._act, self._after, self._most = plan.act, plan.after, plan.most
         self._address = address
         #: Whether frames pass to the client whole, so that others can be put between them.
         self._framed = framed and plan.after is None
@@ -169,7 +171,8 @@ class Line:
         self.passed[way] += len(data)
         sink = self._client if way == TO_CLIENT else self._server
         assert sink is not None
-        sink.write(data)
+        for at in range(0, len(data), self._most):
+            sink.write(data[at : at + self._most])
 
     def _due(self) -> bool:
         """Acts if the byte for it has passed."""

@@ -199,6 +199,8 @@ class Relayed(Cluster):
     def __init__(self, server: Server) -> None:
         super().__init__(1, **server.options)
         self._trust = server.trust
+        #: What becomes of the connections behind those that a fault is made to.
+        self.plans: list[Plan] = []
         self.proxy = Proxy(self.uris[0])
         self.uris = [self.proxy.uri]
 
@@ -207,7 +209,7 @@ class Relayed(Cluster):
         super().__exit__()
 
     def host(self, number: int, faults: Sequence[Any]) -> Host:
-        self.proxy.fresh(*(fault.plan() for fault in faults))
+        self.proxy.fresh(*(fault.plan() for fault in faults), *self.plans)
         return RelayedHost(self.proxy, self.node, number, self.uris, faults, **self._trust)
 
 
@@ -235,3 +237,13 @@ def test_a_connection_that_ends_after_any_byte_of_a_session_loses_nothing(server
         return done
 
     in_a_crowd(work)
+
+
+@pytest.mark.rule("F-2", "F-7")
+def test_bytes_that_come_one_by_one_change_nothing(server: Server) -> None:
+    with Relayed(server) as cluster:
+        cluster.run()
+        cluster.plans = [Plan(most=1)]
+        assert cluster.run().story.made == []
+        assert len(cluster.proxy.lines) == 1
+        print(f"\n{cluster.proxy.lines[0].passed}")

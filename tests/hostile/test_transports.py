@@ -173,7 +173,7 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Servers]]:
+def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Servers]]:
     """Servers for each of the waiters, and that no thread, descriptor or handle is left behind by all that goes on there."""
     authority = Authority(tmp_path_factory.mktemp("tls") / "ours")
     chain, key = authority.issue("127.0.0.1")
@@ -183,9 +183,10 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server
         # What every process has that connected once.
         connect(found[0].plain.node).close()
         leave_nothing(found[0].plain.node)
-        before = Residue.now()
+        before, failed = Residue.now(), request.session.testsfailed
         yield found
-        assert not left_behind(before)
+        # What a test that failed had open is kept with its failure.
+        assert request.session.testsfailed > failed or not left_behind(before)
 
 
 @pytest.fixture
@@ -531,7 +532,7 @@ class Attach(Waiter):
         self.attached(self.call.result())
 
     def condemned(self) -> None:
-        with pytest.raises(nervix_ffi.TransportError):
+        with pytest.raises((nervix_ffi.TransportError, nervix_ffi.UncertainError)):
             self.call.result()
         self.attached(self.session.attach_clock(timeout=PATIENCE))
 
