@@ -26,7 +26,7 @@ def _seconds(timeout: float) -> float:
     try:
         seconds = float(timeout)
     except OverflowError:
-        seconds = math.copysign(math.inf, timeout)
+        seconds = math.inf if timeout > 0 else -math.inf
     if not seconds >= 0:
         raise InvalidArgumentError(f"a timeout is a number of seconds, 0 or more, or None for no limit; {timeout!r} is neither")
     return seconds
@@ -109,6 +109,10 @@ class Limit:
     def remaining(self) -> float | None:
         """Seconds left, 0.0 when over, None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def is_over(self) -> bool:
+        """Whether there is nothing left of it: a call that begins now sends nothing."""
+        return self.triggered or self.remaining() == 0.0
 
     def listen(self, key: object, listener: Callable[[], None]) -> None:
         """Calls ``listener`` when the Cancel is triggered, at once when it was."""

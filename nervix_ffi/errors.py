@@ -33,6 +33,7 @@ __all__ = [
     "PreviewStale",
     "ProcessingFailed",
     "ProtocolError",
+    "ReferenceExpired",
     "RejectedError",
     "ReopenRequiredError",
     "SettlementFailed",
@@ -96,6 +97,14 @@ class UncertainError(Error):
 
     kind = ErrorKind.UNCERTAIN
     outcome: Outcome | None = None
+
+
+class ReferenceExpired(UncertainError):
+    """The cluster keeps no record of the command any more, 15 minutes after it was prepared, by default (E-4).
+
+    This is no outcome of the command: it may have happened. Look for what it would have changed; running the same ``execution``
+    again will not tell.
+    """
 
 
 class RejectedError(Error):

@@ -66,8 +66,11 @@ class Diagnostic:
         drawn = (
             f"{margin}{before}{marked}{after}\n{' ' * (len(margin) - 2)}| {' ' * _width(before)}{'^' * max(1, _width(marked))}"
         )
-        return f"{self.message}\n{drawn}" if message else drawn
+        return f"{_told(self.message)}\n{drawn}" if message else drawn
 
+
+#: How many characters of a server's message are shown. ``message`` has all of it.
+TOLD = 4000
 
 #: How many characters of a line are shown before, of and behind the part in question.
 BEFORE, MARKED, AFTER = 60, 60, 40
@@ -80,8 +83,16 @@ def _cut(text: str, length: int) -> str:
 
 
 def _shown(data: bytes) -> str:
-    text = data.decode("utf-8", "replace").replace("\t", "    ")
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return _harmless(data.decode("utf-8", "replace").replace("\t", "    "))
+
+
+def _told(message: str) -> str:
+    """A server's message as a terminal may show it."""
+    return "\n".join(map(_harmless, _cut(message, TOLD).split("\n")))
+
+
+def _harmless(line: str) -> str:
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 def _width(text: str) -> int:
@@ -180,7 +191,7 @@ class Outcome:
         """The outcome for a person, with each diagnostic drawn under ``query``."""
         disposition = self.disposition
         name = disposition.name if isinstance(disposition, Disposition) else f"disposition {disposition}"
-        head = f"the command ended {name}" + (f": {self.message}" if self.message else "")
+        head = f"the command ended {name}" + (f": {_told(self.message)}" if self.message else "")
         remarks = list(self.diagnostics)
         for statement in self.statements or ():
             remarks += [remark for remark in statement.diagnostics if remark not in remarks]

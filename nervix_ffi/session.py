@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -33,6 +34,7 @@ from nervix_ffi.errors import (
     DeadlineError,
     Error,
     InvalidArgumentError,
+    ReferenceExpired,
     TransportError,
     UncertainError,
     UnsupportedError,
@@ -99,9 +101,10 @@ class Execution:
         """Runs the command, or recovers what it did, and returns its outcome.
 
         ``timeout`` is in seconds. With ``check``, an outcome that is not COMPLETED is raised: CommandFailed for FAILED,
-        UncertainError for OUTCOME_UNKNOWN, CommandNotCompleted for any other. Raises UncertainError, DeadlineError or
-        CancelledError when the command may have happened (the error names ``reference`` and carries this ``execution``),
-        ClosedError, ConnectError, TransportError, RejectedError or ProtocolError.
+        UncertainError for OUTCOME_UNKNOWN, its ReferenceExpired for EXECUTION_REFERENCE_EXPIRED, CommandNotCompleted for any other.
+        Raises UncertainError, DeadlineError or CancelledError when the command may have happened (the error names ``reference``
+        and carries this ``execution``), ClosedError, ConnectError, TransportError, RejectedError or ProtocolError.
+        KeyboardInterrupt, or what another signal's handler raises, gets the same two attributes.
         """
         return self._session._run(self, Limit(timeout, cancel), check)
 
@@ -228,6 +231,12 @@ class Session:
             raise UnsupportedError(
                 f"a given reference, position or preview needs a library with the transactions extension, which {library().path} lacks"
             )
+        if position is not None and (not isinstance(position, int) or isinstance(position, bool)):
+            raise TypeError(f"position is a number of operations (int), not {type(position).__name__}")
+        if position is not None and not 0 <= position < 2**64:
+            raise InvalidArgumentError(f"position is a number of operations, 0 or more; {position} is not")
+        if preview is not None and not isinstance(preview, TransactionPreview):
+            raise TypeError(f"preview is a TransactionPreview, as tx.preview, not {type(preview).__name__}")
         known, known_len = optional(reference, "the reference")
         place = NULL if position is None else ffi.new("uint64_t *", position)
         shown = TransactionPreview("", 0, b"") if preview is None else preview
@@ -269,10 +278,10 @@ class Session:
         Raises TransportError, DeadlineError, CancelledError or ClosedError when it cannot: then nothing else was sent.
         """
         self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
-        if limit.triggered or limit.remaining() == 0.0:
+        if limit.is_over():
             return
         while not self._settling.acquire(timeout=SETTLE_LOOK):
-            if limit.triggered or limit.remaining() == 0.0:
+            if limit.is_over():
                 return
         try:
             left = self._unsettled
@@ -290,18 +299,24 @@ class Session:
                 raise
             if not left._settled:
                 self._unsettled = left
+                raise _not_sent(left, None, execution)
         finally:
             self._settling.release()
 
     def _carry_out(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
         followed = attaching and self._follows(execution.domain)
-        execution._handle.check()
         with Out("nx_outcome", lib.nx_outcome_free) as out:
             try:
+                execution._handle.check()
                 resumed = blocking(self._handle, lib.nx_session_execute, limit, execution._handle, TOKEN, out.place)
             except Error as failure:
                 failure.execution = execution
+                failure.reference = failure.reference or execution.reference
+                raise
+            except BaseException as interruption:
+                # Ctrl-C, or what another signal's handler raised.
+                _remember(interruption, execution)
                 raise
             outcome = read_outcome(out.pointer)
         if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
@@ -569,10 +584,21 @@ def _read(
 
 def _unless_over(limit: Limit) -> Limit:
     """The limit of a call that sends nothing: one that is over already is left for the run to report, with the reference."""
-    return Limit(None, None) if limit.triggered or limit.remaining() == 0.0 else limit
+    return Limit(None, None) if limit.is_over() else limit
 
 
-def _not_sent(transaction: Transaction, failure: Error, execution: Execution | None) -> Error:
+def _remember(interruption: BaseException, execution: Execution) -> None:
+    """Has an exception that is none of ours carry the command that it interrupted, as ours do."""
+    with suppress(AttributeError, TypeError):
+        vars(interruption).update(execution=execution, reference=execution.reference)
+    if hasattr(interruption, "add_note"):
+        interruption.add_note(
+            f"The command with reference {execution.reference} may have happened, or may still happen: run this exception's "
+            "execution again to learn its outcome."
+        )
+
+
+def _not_sent(transaction: Transaction, failure: Error | None, execution: Execution | None) -> Error:
     """Tells that a command had to wait for the end of a transaction, which did not come."""
     name = f"the transaction {transaction.id or ''}".rstrip()
     message = (
@@ -588,11 +614,17 @@ def _not_sent(transaction: Transaction, failure: Error, execution: Execution | N
 
 def _not_completed(execution: Execution, outcome: Outcome) -> Error:
     failure: Error
-    if outcome.disposition == Disposition.OUTCOME_UNKNOWN:
-        uncertain = UncertainError(
-            f"the server does not know what became of the command with reference {outcome.reference}; it may have happened: "
-            f"run the same execution again to learn it ({outcome.message})"
-        )
+    if outcome.disposition in (Disposition.OUTCOME_UNKNOWN, Disposition.EXECUTION_REFERENCE_EXPIRED):
+        if outcome.disposition == Disposition.OUTCOME_UNKNOWN:
+            uncertain = UncertainError(
+                f"the server does not know what became of the command with reference {outcome.reference}; it may have happened: "
+                f"run the same execution again to learn it ({outcome.message})"
+            )
+        else:
+            uncertain = ReferenceExpired(
+                f"the cluster does not know any more what became of the command with reference {outcome.reference}; it may have "
+                f"happened: look for what it would have changed before you run it as another command ({outcome.message})"
+            )
         uncertain.outcome = outcome
         uncertain.reference = outcome.reference
         failure = uncertain

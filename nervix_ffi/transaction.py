@@ -42,6 +42,9 @@ REVERT_PATIENCE = 2.0
 #: After these a command may have happened.
 _MAYBE = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED, ErrorKind.CLOSED)
 
+#: Dispositions that do not tell what became of a command.
+_UNKNOWN = (Disposition.OUTCOME_UNKNOWN, Disposition.EXECUTION_REFERENCE_EXPIRED)
+
 _COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
 _REVERT = re.compile(r"\s*REVERT\s*;?\s*", re.IGNORECASE)
 
@@ -162,7 +165,10 @@ class Transaction:
                 return
             self._has_begun(begun)
         if self._deciding is not None:
-            session._carry_out(self._deciding, limit, False)
+            told = session._carry_out(self._deciding, limit, False)
+            if told.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
+                # Nobody will ever know; what is still open is let go of.
+                self._deciding = None
         if self._failure is not None:
             self._leave(limit)
         elif not self._done and self._deciding is None:
@@ -256,19 +262,20 @@ class Transaction:
                 "commit without expected_preview"
             )
         # A commit that may have happened is asked about, and never made a second time (E-3).
+        unsent = self._deciding is None and limit.is_over()
         execution = self._deciding or self._session._prepare(query, limit, preview=preview)
         self._deciding = execution
         try:
             return self._session._run(execution, limit, check)
         except Error as failure:
-            if failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted):
+            if unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted)):
                 self._deciding = None
             raise
 
     def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
         ends = execution is self._deciding or _REVERT.fullmatch(execution.query) or _COMMIT.fullmatch(execution.query)
-        if execution is self._deciding and outcome.disposition != Disposition.OUTCOME_UNKNOWN:
+        if execution is self._deciding and outcome.disposition not in _UNKNOWN:
             self._deciding = None
             if failure is None:
                 self._finish()

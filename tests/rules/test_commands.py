@@ -222,7 +222,6 @@ FINAL: list[tuple[str, dict[str, Any], Disposition]] = [
     ("TransactionTakenOver", {"transaction_id": "t1"}, Disposition.TRANSACTION_TAKEN_OVER),
     ("ExecutionReferenceConflict", {}, Disposition.EXECUTION_REFERENCE_CONFLICT),
     ("ExecutionReferenceConflict", {"conflict": "Domain"}, Disposition.EXECUTION_REFERENCE_CONFLICT),
-    ("ExecutionReferenceExpired", {}, Disposition.EXECUTION_REFERENCE_EXPIRED),
     ("PreviewStale", {"transaction_id": "t1"}, Disposition.PREVIEW_STALE),
 ]
 
@@ -250,10 +249,12 @@ def test_a_reference_that_expired_says_nothing_of_the_command(node: LoopbackNode
         with pytest.raises(nervix_ffi.DeadlineError):
             execution.run(timeout=0.2)
         node.control("expire", reference=execution.reference)
-        with pytest.raises(nervix_ffi.CommandNotCompleted) as caught:
+        with pytest.raises(nervix_ffi.ReferenceExpired, match="may have happened") as caught:
             execution.run(timeout=PATIENCE)
+        assert isinstance(caught.value, nervix_ffi.UncertainError)
+        assert caught.value.outcome is not None
         assert caught.value.outcome.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED
-        assert not isinstance(caught.value, nervix_ffi.CommandFailed)
+        assert caught.value.reference == execution.reference
         assert executed(node, execution.reference) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -200,9 +201,13 @@ def test_ctrl_c_says_nothing_of_the_command(node: LoopbackNode) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
         interrupting = Running(interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as caught:
             execution.run()
         interrupting.result()
+        carried = vars(caught.value)
+        assert (carried["execution"], carried["reference"]) == (execution, execution.reference)
+        if sys.version_info >= (3, 11):
+            assert execution.reference in carried["__notes__"][0]
         assert executed(node, execution.reference) == 1
         node.control("release")
         assert execution.run(timeout=PATIENCE).completed

@@ -122,3 +122,41 @@ def test_eight_threads_wait_for_the_end_that_one_of_them_brings_about(node: Loop
     assert [it["state"] for it in transactions(node)] == ["REVERTED"]
     assert all(exists(node, f"SCHEMA later{i}") for i in range(8))
     assert sent(node, "CommandRequest") == reverts + 9
+
+
+@pytest.mark.rule("X-5", "N-2")
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_a_commit_that_was_never_sent_leaves_the_block_to_revert(
+    node: LoopbackNode, session: nervix_ffi.Session, how: str
+) -> None:
+    cancel = nervix_ffi.Cancel()
+    with pytest.raises((nervix_ffi.DeadlineError, nervix_ffi.CancelledError)), session.transaction(cancel=cancel) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        if how == "timeout":
+            tx.commit(timeout=0)
+        cancel.trigger()
+    assert session.execute(LATER, timeout=PATIENCE).transaction is None
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert exists(node, "SCHEMA later")
+
+
+@pytest.mark.rule("E-4", "X-5")
+def test_a_commit_whose_record_expired_is_not_made_again(node: LoopbackNode) -> None:
+    with connect(node, retry_timeout=2.0) as session:
+        tx = session.transaction(timeout=PATIENCE)
+        tx.begin(timeout=PATIENCE)
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("cut", direction="out", when="before", kind="CommandOutcome", how="abort")
+        node.control("accept", mode="refuse")
+        with pytest.raises(nervix_ffi.UncertainError) as caught:
+            tx.commit(timeout=PATIENCE)
+        node.control("accept", mode="accept")
+        node.control("expire", reference=caught.value.reference)
+        with pytest.raises(nervix_ffi.ReferenceExpired) as again:
+            tx.commit(timeout=PATIENCE)
+        assert again.value.reference == caught.value.reference
+        commands = sent(node, "CommandRequest")
+        with pytest.raises(nervix_ffi.InvalidArgumentError, match="finished"):
+            tx.commit(timeout=PATIENCE)
+        assert sent(node, "CommandRequest") == commands
+    assert applied(node) == {append.reference: 1}
