@@ -87,8 +87,9 @@ def test_an_outcome_that_the_server_does_not_know_is_uncertain(with_fake: Run) -
                 assert failure.reference == "reference-1" and failure.outcome.disposition is Disposition.OUTCOME_UNKNOWN
             try:
                 session.execute("end 8")
-            except CommandNotCompleted as failure:
-                assert not isinstance(failure, CommandFailed) and "EXECUTION_REFERENCE_EXPIRED" in str(failure)
+            except ReferenceExpired as failure:
+                assert failure.reference and failure.outcome.disposition is Disposition.EXECUTION_REFERENCE_EXPIRED
+                assert isinstance(failure, UncertainError) and not isinstance(failure, CommandNotCompleted)
             assert session.execute("end 8", check=False).disposition is Disposition.EXECUTION_REFERENCE_EXPIRED
             assert session.execute("end 77", check=False).disposition == 77
         """
