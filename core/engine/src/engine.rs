@@ -76,6 +76,8 @@ pub struct Engine {
     /// Servers still to try before waiting.
     candidates: VecDeque<Origin>,
     reconnect_at: u64,
+    /// When the last attempt began.
+    attempted_at: u64,
     reconnect_backoff: Backoff,
     next_conn: u64,
     /// Why the session cannot come back.
@@ -172,6 +174,7 @@ impl Engine {
             attempt: None,
             candidates: VecDeque::new(),
             reconnect_at: 0,
+            attempted_at: 0,
             reconnect_backoff: Backoff::default(),
             next_conn: 1,
             over: None,
@@ -490,13 +493,14 @@ impl Engine {
         self.outputs.push_back(Output::Done { call, result });
     }
 
-    /// A new call does not sit out a long wait that began while nobody was waiting.
+    /// A new call does not sit out a long wait that began while nobody was waiting. Many calls, one after the other, hurry no more
+    /// than one that waits does.
     fn hurry(&mut self, now: Now) {
         if self.current.is_none() && self.attempt.is_none() {
-            let soon = now.mono.saturating_add(self.jitter.up_to(SPREAD));
-            if self.reconnect_at > soon.saturating_add(1_000_000_000) {
-                self.reconnect_at = soon;
-                self.reconnect_backoff.reset();
+            let longest = RETRY.longest();
+            let soon = self.attempted_at.saturating_add(longest).max(now.mono);
+            if self.reconnect_at > soon.saturating_add(longest) {
+                self.reconnect_at = soon.saturating_add(self.jitter.up_to(SPREAD));
             }
         }
     }

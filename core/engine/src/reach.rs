@@ -26,6 +26,12 @@ pub(crate) struct Growth {
     last: u64,
 }
 
+impl Growth {
+    pub(crate) fn longest(self) -> u64 {
+        self.last
+    }
+}
+
 /// A small generator for jitter alone.
 #[derive(Debug)]
 pub(crate) struct Jitter(u64);

@@ -37,6 +37,7 @@ impl Engine {
     }
 
     pub(super) fn begin_attempt(&mut self, now: Now, origin: Origin) {
+        self.attempted_at = now.mono;
         let conn = ConnId(self.next_conn);
         self.next_conn = self.next_conn.saturating_add(1);
         self.attempt = Some(Attempt {
@@ -307,6 +308,13 @@ impl Engine {
             self.candidates = self.reach.candidates();
             let spread = self.jitter.up_to(SPREAD);
             let wait = if now.mono.saturating_sub(exchange.since) < BRIEF {
+                // It keeps nobody from the servers that come after it.
+                let here = self
+                    .candidates
+                    .iter()
+                    .position(|one| *one == exchange.origin);
+                self.candidates
+                    .rotate_left(here.map_or(0, |here| here.saturating_add(1)));
                 self.longer_wait()
             } else {
                 self.reconnect_backoff.reset();

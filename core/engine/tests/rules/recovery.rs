@@ -272,6 +272,56 @@ fn a_node_that_ends_every_session_is_asked_no_more_than_one_that_is_away() {
     }
 }
 
+// rule: D-3, D-2
+#[test]
+fn a_server_that_ends_every_session_keeps_nobody_from_the_others() {
+    let mut bench = Bench::new(&["http://a:1", "http://b:2"]);
+    let conn = bench.connect();
+    bench.subscription(conn, "s", 1);
+    bench.quiet(conn, MINUTE);
+    bench.lose(conn);
+    let mut tried = Vec::new();
+    let conn = loop {
+        let (conn, origin) = bench.reopened();
+        tried.push(origin.clone());
+        bench.greet(conn);
+        if origin == "http://b:2" {
+            break conn;
+        }
+        assert!(tried.len() < 4, "{tried:?}");
+        bench.lose(conn);
+    };
+    assert_eq!(tried, ["http://a:1", "http://b:2"]);
+    let (id, _) = bench.subscribe(conn);
+    bench.reply(conn, id, opened("s", 2, numbers()));
+}
+
+// rule: D-2
+#[test]
+fn a_host_that_asks_again_and_again_makes_no_storm() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    bench.quiet(conn, MINUTE);
+    bench.lose(conn);
+    bench.event();
+    let end = bench.now + 10 * MINUTE;
+    let mut attempts = 0;
+    while bench.now < end {
+        // Each call asks for a session at once, and waits for it no longer than a moment.
+        let call = bench.call(Call::NextEvent);
+        bench.pass(20 * MS);
+        bench.stop(call, nervix_engine::Stop::Deadline);
+        bench.fails(call, ErrorKind::Deadline);
+        while bench.will_open() {
+            attempts += 1;
+            let (conn, _) = bench.opened();
+            bench.close(conn, refused());
+        }
+    }
+    println!("{attempts} attempts in ten minutes");
+    assert!((300..=620).contains(&attempts), "{attempts}");
+}
+
 // rule: D-2
 #[test]
 fn a_session_that_lasted_is_followed_by_the_next_at_once() {
