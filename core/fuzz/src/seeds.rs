@@ -27,7 +27,9 @@ pub const TARGETS: &[(&str, fn() -> Vec<Vec<u8>>)] = &[
     ("batch", batch),
     ("publish", published),
     ("lang", statements),
-    ("abi", || noise(0..100, 4000)),
+    ("abi", || {
+        crate::abi::scenes().chain(noise(0..60, 4000)).collect()
+    }),
     ("engine", || noise(0..100, 1000)),
 ];
 

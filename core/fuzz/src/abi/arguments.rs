@@ -362,6 +362,7 @@ impl Play<'_> {
             _ if self.patience.is_zero() => 0,
             true if waits => u.int_in_range(0..=2)?,
             true => *u.choose(&[0, 1, 100, 100, 100])?,
+            false if waits => self.patience.as_millis().min(40) as u64,
             false => self.patience.as_millis() as u64,
         };
         let mut token = Memory::place(8, 0);

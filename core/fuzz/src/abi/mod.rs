@@ -323,6 +323,9 @@ impl<'n> Play<'n> {
         ] {
             self.step(name, &[("millis", Wish::Number(200))]);
         }
+        if part(7) {
+            self.step("nx_session_connect", &[]);
+        }
         if !self.step("nxx_session_connect", &[]) {
             return;
         }
@@ -368,8 +371,13 @@ impl<'n> Play<'n> {
             self.step("nx_delivery_ack", &[]);
             self.step("nx_producer_rejoin", &[]);
         }
-        if part(0) && self.holds(Object::Producer) {
-            self.step("nx_session_next_event", &[]);
+        if part(0) && self.holds(Object::Producer) && self.step("nx_session_next_event", &[]) {
+            let at = |column| [("column", Wish::Number(column))];
+            self.step("nx_event_column_varlen", &at(1));
+            self.step("nx_event_cell_varlen", &at(1));
+            self.step("nx_event_column_fixed", &at(2));
+            self.step("nx_event_column_states", &at(3));
+            self.step("nxx_event_arrow", &[]);
         }
         if part(6) {
             let input = ("input", Wish::Text(b"SHOW "));
@@ -384,23 +392,30 @@ impl<'n> Play<'n> {
 
     /// Some calls that are seldom made one after the other by chance.
     fn scene(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        match u.int_in_range(0..=12)? {
-            0..=2 => {
+        match u.int_in_range(0..=SCENES - 1)? {
+            0 => {
                 let domain = *u.choose(&["d", "d", "p"])?;
                 self.command(domain, u.choose(arguments::STATEMENTS)?);
             }
-            3 => {
+            1 => {
                 self.command("d", "CREATE IF NOT EXISTS SCHEMA key (name STRING)");
                 self.step("nxx_outcome_already_existed", &[]);
                 self.command("d", "CREATE SCHEMA other (a U8); CREATE SCHEMA row (a U8)");
                 let second = || ("index", Wish::Number(1));
                 self.step("nxx_outcome_statement", &[second()]);
                 self.step("nxx_outcome_statement_diagnostic", &[second()]);
+                self.command("d", "SHOW NONSENSE");
+                self.step("nx_outcome_diagnostic", &[]);
+                self.step("nx_error_execution_reference", &[]);
             }
             // A transaction, and perhaps its end, which fails when somebody else was faster.
-            4 => {
+            2 => {
                 self.command("d", "BEGIN");
                 self.command("d", "CREATE SCHEMA made (a U8)");
+                self.step("nxx_outcome_transaction", &[]);
+                self.step("nxx_outcome_admission", &[]);
+                self.command("d", "ATTACH DOMAIN CLOCK");
+                self.step("nxx_outcome_decided_locally", &[]);
                 if u.arbitrary()? {
                     if u.arbitrary()? {
                         let _ = self.node.execute("d", "CREATE SCHEMA made (b U8)");
@@ -409,53 +424,82 @@ impl<'n> Play<'n> {
                     self.step("nxx_outcome_transaction_failure", &[]);
                 }
             }
-            // What becomes of a batch: of one that is none, of one whose session is lost, and of one that nobody takes.
-            5 => {
-                let made_up = u.bytes(20)?;
+            // What becomes of a batch: of one that is none, of one whose session is lost, and of one that nobody settles.
+            3 => {
+                let made_up = u.bytes(4)?;
                 self.step("nx_producer_submit_ipc", &[("ipc", Wish::Text(made_up))]);
                 self.rejoin();
+                self.step("nx_submission_outcome_refusal", &[]);
+                self.step("nx_submission_outcome_defect", &[]);
+            }
+            4 => {
+                self.step("nx_producer_submit", &[]);
+                self.node.disturb(u.arbitrary()?);
+                self.rejoin();
+                self.step("nx_submission_outcome_uncertainty", &[]);
+            }
+            5 => {
+                self.step("nx_producer_submit", &[]);
+                self.step("nx_consumer_next", &[]);
+                self.rejoin();
+                self.step("nx_submission_outcome_failure", &[]);
             }
             6 => {
                 self.step("nx_producer_submit", &[]);
-                if u.arbitrary()? {
-                    self.node.disturb(u.arbitrary()?);
-                }
-                self.rejoin();
+                self.step("nx_producer_release", &[]);
+                self.step("nx_consumer_next", &[]);
+                let settle =
+                    *u.choose(&["nx_delivery_retry", "nx_delivery_reject", "nx_delivery_ack"])?;
+                self.step(settle, &[]);
+                self.step("nx_delivery_branch_fingerprint", &[]);
             }
             7 => {
-                self.step("nx_producer_submit", &[]);
-                self.step("nx_consumer_next", &[]);
-            }
-            8 => {
                 self.command("d", "CREATE SUBSCRIPTION u TO q");
                 self.command("d", "DROP RELAY q");
-                self.step("nx_session_next_event", &[]);
+                for _ in 0..2 {
+                    self.step("nx_session_next_event", &[]);
+                    self.step("nxx_event_end_reason", &[]);
+                }
             }
-            9 => {
+            8 => {
                 self.command("d", "CREATE SUBSCRIPTION v TO r WHERE 1 / (id - id) > 0");
                 self.step("nx_producer_submit", &[]);
-                self.step("nx_session_next_event", &[]);
+                for _ in 0..3 {
+                    self.step("nx_session_next_event", &[]);
+                    self.step("nxx_event_skip_cause", &[]);
+                }
+            }
+            9 => {
+                self.command("p", "STOP");
+                self.step("nx_session_next_clock_event", &[]);
+                self.step("nx_clock_event_state", &[]);
+                self.command("p", "START");
+                for _ in 0..2 {
+                    self.step("nx_session_next_clock_event", &[]);
+                    self.step("nx_clock_event_paced", &[]);
+                    self.step("nx_clock_event_tick", &[]);
+                }
             }
             10 => {
                 self.command("p", "STOP");
-                self.step("nx_session_next_clock_event", &[]);
-                self.command("p", "START");
-                self.step("nx_session_next_clock_event", &[]);
-                self.step("nx_clock_event_paced", &[]);
+                self.command("p", "DROP DOMAIN p");
+                for _ in 0..3 {
+                    self.step("nx_session_next_clock_event", &[]);
+                    self.step("nx_clock_event_end_reason", &[]);
+                }
             }
             11 => {
-                self.command("p", "STOP");
-                self.step("nx_session_next_clock_event", &[]);
-                self.command("p", "DROP DOMAIN p");
-                self.step("nx_session_next_clock_event", &[]);
-                self.step("nx_clock_event_end_reason", &[]);
-            }
-            _ => {
                 self.command("d", "STOP");
                 self.step("nx_producer_submit", &[]);
                 self.step("nx_consumer_next", &[]);
                 self.step("nx_producer_reopen_reason", &[]);
                 self.step("nx_consumer_reopen_reason", &[]);
+            }
+            _ => {
+                self.fields(FIELDS);
+                let nowhere = ("ingestor", Wish::Text(b"nowhere"));
+                self.step("nx_session_open_ingestor", &[nowhere]);
+                self.step("nx_error_open_refusal", &[]);
             }
         }
         Ok(())
@@ -493,6 +537,7 @@ impl<'n> Play<'n> {
     }
 
     fn go_on(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        self.patience = Duration::from_millis(100);
         for _ in 0..CALLS {
             if u.is_empty() {
                 break;
@@ -562,6 +607,18 @@ impl<'n> Play<'n> {
     }
 }
 
+const SCENES: u8 = 13;
+
+/// An input for each scene, and for the ways it may go on.
+pub fn scenes() -> impl Iterator<Item = Vec<u8>> {
+    let each = (0..SCENES).flat_map(|scene| (0..4).map(move |way| (scene, way)));
+    each.map(|(scene, way)| {
+        let mut input = vec![0, 0, 1, 1, scene];
+        input.extend([way & 1, way >> 1, 0, 0]);
+        input
+    })
+}
+
 /// The most calls of a thread.
 const CALLS: usize = 150;
 
@@ -584,12 +641,27 @@ fn watch_panics() {
     });
 }
 
+/// A node that a closed connection does not kill, as it would this process: libFuzzer's main function leaves SIGPIPE as it is,
+/// and the library must look after its own threads.
+fn node() -> Node {
+    // SAFETY: the sets are this function's own, and filled before they are read.
+    unsafe {
+        let (mut pipe, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        let node = Node::start(SCENE).unwrap();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        node
+    }
+}
+
 fn played(data: &[u8]) -> Result<()> {
     let (head, data) = data.split_at(data.len().min(3));
     let &[some, others, threads] = head else {
         return Ok(());
     };
-    let node = Node::start(SCENE).unwrap();
+    let node = node();
     let mut play = Play::new(&node);
     play.begin(some & others);
     let (mine, others) = match threads % 4 {
