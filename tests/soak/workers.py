@@ -177,12 +177,10 @@ class Transactor(Worker):
             if failure.status is not None and failure.status.state == TransactionState.COMMITTED:
                 self.books.wrong(f"a transaction is called committed by what is no outcome of a commit: {failure}")
         except nervix_ffi.CommandFailed as failure:
-            # A revert that could not be made left the session in its transaction.
-            if appended or "holds a transaction" not in str(failure):
+            # A session that was lost, and whose attach was refused, is without its transaction.
+            if not any(told in str(failure) for told in ("holds no transaction", "not held any more")):
                 raise
-            self.until(lambda: self._session.execute("REVERT;", timeout=PATIENCE, check=False))
-            self.books.did("transaction left over")
-            return
+            self.books.did("transaction not attached again")
         except Error as failure:
             outcome = self.calls.recovered(failure)
             query = "" if failure.execution is None else failure.execution.query

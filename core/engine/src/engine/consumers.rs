@@ -155,7 +155,7 @@ impl Engine {
                 // Closing revokes it.
                 ReadEmitterDisposition::EmitterBatchReceived(_) => {}
                 ReadEmitterDisposition::EmitterConsumerEnded if attached => {
-                    self.detached(id, "the server ended the consumer's attachment", now.mono);
+                    self.detached(now, id, "the server ended the consumer's attachment", false);
                 }
                 ReadEmitterDisposition::EmitterConsumerEnded => {}
             },

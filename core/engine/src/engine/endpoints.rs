@@ -14,7 +14,7 @@ use nervix_wire::Violation;
 
 use super::consumers::{Consumer, Settling};
 use super::producers::{unknown, Producer};
-use super::{describe_rejection, is_busy, is_too_large, Engine};
+use super::{describe_rejection, is_busy, is_too_large, Engine, BRIEF};
 use crate::api::{
     CallId, ConnId, Done, EndpointId, EndpointState, Error, ErrorKind, Now, Role, Uncertainty,
 };
@@ -53,6 +53,8 @@ pub(super) struct Endpoint {
     pub(super) asked: OpenRequest,
     pub(super) contract: Arc<Contract>,
     pub(super) place: Place,
+    /// When it was attached last.
+    since: u64,
     pub(super) backoff: Backoff,
     /// Calls that wait until it is released.
     pub(super) closes: Vec<CallId>,
@@ -173,6 +175,7 @@ impl Endpoint {
         contract: Contract,
         wire: Wire,
         admission: ProducerAdmission,
+        since: u64,
     ) -> Self {
         let side = match role {
             Role::Producer => Side::Producer(Producer::new(admission)),
@@ -182,6 +185,7 @@ impl Endpoint {
             asked,
             contract: Arc::new(contract),
             place: Place::Attached(wire),
+            since,
             backoff: Backoff::default(),
             closes: Vec::new(),
             freed: false,
@@ -504,7 +508,8 @@ impl Engine {
             Opened::Yes(contract, admission) => {
                 let id = EndpointId(self.endpoints.next);
                 self.endpoints.next = self.endpoints.next.saturating_add(1);
-                let endpoint = Endpoint::new(role, open.request, contract, wire, admission);
+                let endpoint =
+                    Endpoint::new(role, open.request, contract, wire, admission, now.mono);
                 let contract = Arc::clone(&endpoint.contract);
                 // It is followed before its caller is told, so that what the server says next finds it (P-2).
                 self.endpoints.all.insert(id, endpoint);
@@ -580,7 +585,7 @@ impl Engine {
             Opened::Yes(contract, admission) => match endpoint.contract.drift(&contract) {
                 None => {
                     endpoint.place = Place::Attached(wire);
-                    endpoint.backoff.reset();
+                    endpoint.since = now.mono;
                     if let Side::Producer(producer) = &mut endpoint.side {
                         producer.admission = admission;
                     }
@@ -671,17 +676,29 @@ impl Engine {
             if closing {
                 self.released(id);
             } else {
-                self.detached(id, text, now.mono);
+                self.detached(now, id, text, true);
             }
         }
     }
 
-    /// An attachment ended; the endpoint may come back.
-    pub(super) fn detached(&mut self, id: EndpointId, why: &str, now: u64) {
+    /// An attachment ended; the endpoint may come back. On a session that goes on, one that lasted is followed by the next at once;
+    /// otherwise a server that ends each at once would be asked without end.
+    pub(super) fn detached(&mut self, now: Now, id: EndpointId, why: &str, session_lost: bool) {
         let Some(endpoint) = self.endpoints.all.get_mut(&id) else {
             return;
         };
-        endpoint.place = Place::Interrupted { due: now };
+        let brief = now.mono.saturating_sub(endpoint.since) < BRIEF;
+        if !brief {
+            endpoint.backoff.reset();
+        }
+        let wait = if brief && !session_lost {
+            endpoint.backoff.next(RETRY, &mut self.jitter)
+        } else {
+            0
+        };
+        endpoint.place = Place::Interrupted {
+            due: now.mono.saturating_add(wait),
+        };
         if let Side::Consumer(consumer) = &mut endpoint.side {
             consumer.reading = false;
             consumer.ready = None;

@@ -455,7 +455,7 @@ impl Engine {
             ProducerEndReason::EndpointChanged
             | ProducerEndReason::Relocated
             | ProducerEndReason::ShuttingDown
-            | ProducerEndReason::OwnerLost => self.detached(id, message, now.mono),
+            | ProducerEndReason::OwnerLost => self.detached(now, id, message, false),
         }
     }
 

@@ -884,3 +884,32 @@ impl Bench {
         }
     }
 }
+
+// rule: EC-5
+#[test]
+fn a_server_that_ends_every_attachment_at_once_is_asked_at_a_bounded_rate() {
+    let (mut bench, conn) = Bench::connected();
+    let (consumer, _) = bench.consumer(conn);
+    let mut opened = 0;
+    let start = bench.now;
+    let mut read = bench.call(Call::NextDelivery(consumer));
+    while bench.now - start < 60 * SEC {
+        for message in bench.quiet(conn, 10 * MS) {
+            let answer = match message.request {
+                ClientRequest::OpenEmitterRequest(_) => {
+                    opened += 1;
+                    consumer_opened(emitter("d", "e"))
+                }
+                ClientRequest::ReadEmitterBatchRequest(_) => consumer_ended(),
+                other => panic!("{other:?}"),
+            };
+            bench.reply(conn, message.request_id, answer);
+        }
+        // A host that reads on, as it is told to.
+        if !bench.is_waiting(read) {
+            bench.fails(read, ErrorKind::Interrupted);
+            read = bench.call(Call::NextDelivery(consumer));
+        }
+    }
+    assert!((30..200).contains(&opened), "{opened} in a minute");
+}
