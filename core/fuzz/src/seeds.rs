@@ -30,7 +30,7 @@ pub const TARGETS: &[(&str, fn() -> Vec<Vec<u8>>)] = &[
     ("abi", || {
         crate::abi::scenes().chain(noise(0..60, 4000)).collect()
     }),
-    ("engine", || noise(0..100, 1000)),
+    ("engine", || noise(0..100, 500)),
 ];
 
 /// The seeds of one target.
