@@ -48,8 +48,8 @@ const CONNECTION: u64 = 10_000_000_000;
 /// The most nanoseconds between the loss of a session and the first attempt at the next. Each client takes any part of it, so that
 /// those a server lost together come back one by one, and a single one still within a quarter of a second.
 const SPREAD: u64 = 250_000_000;
-/// A session that lasted less than these nanoseconds is a failed attempt to those after it: a server that greets and then ends every
-/// session is no more asked than one that does not answer.
+/// A session that lasted less than these nanoseconds and answered no call is a failed attempt to those after it: a server that greets
+/// and then ends every session is no more asked than one that does not answer.
 const BRIEF: u64 = 1_000_000_000;
 
 const OUT_OF_RANGE: u32 = 11;

@@ -63,6 +63,21 @@ impl Asked {
         }
     }
 
+    /// Whether a call of the host asked, and not the session for itself.
+    fn of_the_host(&self) -> bool {
+        !matches!(
+            self,
+            Self::Reopen(_)
+                | Self::Drop(_)
+                | Self::Cancel
+                | Self::Probe
+                | Self::Reattach(_)
+                | Self::AttachTransaction
+                | Self::Restore(_)
+                | Self::Release(..)
+        )
+    }
+
     /// Whether its answer waits for others, so that no request timeout ends it.
     fn may_take_any_time(&self) -> bool {
         matches!(
@@ -90,6 +105,8 @@ pub(crate) struct Exchange {
     pub(crate) origin: Origin,
     /// When it became a session.
     pub(crate) since: u64,
+    /// Something that the host asked was answered on it.
+    pub(crate) of_use: bool,
     /// When a frame last arrived.
     pub(crate) heard: u64,
     last_id: u64,
@@ -119,6 +136,7 @@ impl Exchange {
             conn,
             origin,
             since: now,
+            of_use: false,
             heard: now,
             last_id: 0,
             spent: false,
@@ -247,7 +265,9 @@ impl Exchange {
 
     /// The reply was acted on: its request is over.
     pub(crate) fn completed(&mut self, id: u64) {
-        self.pending.remove(&id);
+        if let Some(pending) = self.pending.remove(&id) {
+            self.of_use |= pending.asked.of_the_host();
+        }
     }
 
     pub(crate) fn asks(&self, wanted: &Asked) -> Option<u64> {

@@ -307,7 +307,8 @@ impl Engine {
             self.subs.exchange_lost(&text);
             self.candidates = self.reach.candidates();
             let spread = self.jitter.up_to(SPREAD);
-            let wait = if now.mono.saturating_sub(exchange.since) < BRIEF {
+            let brief = now.mono.saturating_sub(exchange.since) < BRIEF;
+            let wait = if brief && !exchange.of_use {
                 // It keeps nobody from the servers that come after it.
                 let here = self
                     .candidates

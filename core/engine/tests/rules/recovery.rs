@@ -324,6 +324,25 @@ fn a_host_that_asks_again_and_again_makes_no_storm() {
 
 // rule: D-2
 #[test]
+fn a_session_that_answered_a_call_is_followed_by_the_next_at_once() {
+    let (mut bench, mut conn) = Bench::connected();
+    for _ in 0..20 {
+        let (call, _, reference) = bench.execute(CREATE);
+        let (id, _) = bench.command(conn);
+        bench.reply(conn, id, completed(&reference));
+        bench.outcome(call);
+        let cut = bench.now;
+        bench.lose(conn);
+        bench.call(Call::NextEvent);
+        let (next, _) = bench.reopened();
+        assert!(bench.now - cut <= 250 * MS, "{}", bench.now - cut);
+        bench.greet(next);
+        conn = next;
+    }
+}
+
+// rule: D-2
+#[test]
 fn a_session_that_lasted_is_followed_by_the_next_at_once() {
     let (mut bench, conn) = Bench::connected();
     bench.subscription(conn, "s", 1);
