@@ -213,7 +213,8 @@ class Session:
         """A transaction of a domain (the selected one, unless named), for a ``with`` block.
 
         The block commits at its end, and reverts when it raises; see Transaction. ``timeout`` (seconds) and ``cancel`` bound its begin
-        and the commit at its end, each. A domain that is named is selected until the transaction is over.
+        and the commit at its end, each. A domain that is named is selected until the transaction is over, and stays so if none was
+        selected before.
         """
         return Transaction(self, self._named(domain, "a transaction"), timeout, cancel)
 

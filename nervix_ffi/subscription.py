@@ -101,7 +101,8 @@ class Subscription:
     Several subscriptions of one session may be read by several threads. While one is not read, what others read for it waits in
     a bounded queue; what does not fit is reported as DeliveryLost with ``local`` true (S-8).
 
-    A ``with`` block deletes it at its end, unless an exception ends the block: then its reading just stops.
+    A ``with`` block deletes it at its end, unless an exception ends the block: then its reading just stops. Letting go of the object
+    does not delete it either: it goes on until ``delete``, or the end of its session, and what arrives for it waits there, bounded.
     """
 
     def __init__(self, session: Session, name: str, generation: int, schema: Schema, since: int = 0) -> None:
