@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let reached = nervix_fuzz::abi::reach_every_function(nervix_fuzz::seeds::of("abi"));
+    let reached = nervix_fuzz::abi::reach_every_function(&nervix_fuzz::seeds::of("abi"));
     if reached {
         ExitCode::SUCCESS
     } else {
