@@ -91,6 +91,29 @@ struct Batches {
     forbidden: u64,
 }
 
+/// How often something happened under each reference, the newest of them.
+#[derive(Debug, Default)]
+struct References {
+    counts: BTreeMap<String, u64>,
+    order: VecDeque<String>,
+}
+
+impl References {
+    fn count(&mut self, reference: &str) {
+        let count = self.counts.entry(reference.to_owned()).or_default();
+        *count += 1;
+        if *count > 1 {
+            return;
+        }
+        self.order.push_back(reference.to_owned());
+        if self.order.len() > REFERENCES_KEPT {
+            if let Some(oldest) = self.order.pop_front() {
+                self.counts.remove(&oldest);
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Totals {
     connections_opened: u64,
@@ -102,9 +125,8 @@ struct Totals {
     sessions: VecDeque<SessionEntry>,
     frames_in: BTreeMap<&'static str, u64>,
     frames_out: BTreeMap<&'static str, u64>,
-    executed: BTreeMap<String, u64>,
-    executed_order: VecDeque<String>,
-    applied: BTreeMap<String, u64>,
+    executed: References,
+    applied: References,
     forbidden: BTreeMap<&'static str, u64>,
     violations: BTreeMap<&'static str, u64>,
     unauthenticated: u64,
@@ -196,27 +218,12 @@ impl Counts {
     }
 
     pub fn executed(&self, reference: &str) {
-        self.change(|totals| {
-            let count = totals.executed.entry(reference.to_owned()).or_default();
-            *count += 1;
-            if *count == 1 {
-                totals.executed_order.push_back(reference.to_owned());
-                if totals.executed_order.len() > REFERENCES_KEPT {
-                    if let Some(oldest) = totals.executed_order.pop_front() {
-                        totals.executed.remove(&oldest);
-                    }
-                }
-            }
-        });
+        self.change(|totals| totals.executed.count(reference));
     }
 
     /// A statement that a command appended to a transaction was carried out.
     pub fn applied(&self, reference: &str) {
-        self.change(|totals| {
-            if totals.applied.len() < REFERENCES_KEPT || totals.applied.contains_key(reference) {
-                *totals.applied.entry(reference.to_owned()).or_default() += 1;
-            }
-        });
+        self.change(|totals| totals.applied.count(reference));
     }
 
     /// A session asked for what the transaction that it holds forbids.
@@ -343,8 +350,8 @@ impl Counts {
                 "list": sessions,
             },
             "frames": { "in": totals.frames_in, "out": totals.frames_out },
-            "executed": totals.executed,
-            "applied": totals.applied,
+            "executed": totals.executed.counts,
+            "applied": totals.applied.counts,
             "forbidden_in_transaction": totals.forbidden,
             "violations": totals.violations,
             "subscriptions": totals.subscriptions,
@@ -635,6 +642,24 @@ mod tests {
 
     fn conditions(body: Value) -> Result<Vec<Condition>, String> {
         Condition::parse_all(body.as_object().unwrap())
+    }
+
+    #[test]
+    fn the_newest_references_are_counted_however_many_there_were() {
+        let counts = Counts::default();
+        for number in 0..REFERENCES_KEPT + 10 {
+            let reference = format!("{number:08}");
+            counts.executed(&reference);
+            counts.applied(&reference);
+            counts.applied(&reference);
+        }
+        let told = counts.report();
+        for (what, times) in [("executed", 1), ("applied", 2)] {
+            let found = told[what].as_object().unwrap();
+            assert_eq!(found.len(), REFERENCES_KEPT);
+            assert_eq!(found[&format!("{:08}", REFERENCES_KEPT + 9)], times);
+            assert!(!found.contains_key("00000009"));
+        }
     }
 
     #[test]
