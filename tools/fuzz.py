@@ -92,8 +92,12 @@ def main() -> int:
         seeds = Path(work) / "seeds"
         corpus = FUZZ / "corpus" if arguments.keep else Path(work) / "corpus"
         subprocess.run([programs / "seeds", seeds], check=True)
-        reached = subprocess.run([programs / "reached"], capture_output=True, text=True, check=False)
-        if reached.returncode:
+        # On a machine that is busy a call may run out of time in which a seed has it succeed: once in three is enough.
+        for _ in range(3):
+            reached = subprocess.run([programs / "reached"], capture_output=True, text=True, check=False)
+            if not reached.returncode:
+                break
+        else:
             print(reached.stdout, reached.stderr, sep="\n")
             print("the seeds of abi do not reach every function of the C interface")
             return 1
