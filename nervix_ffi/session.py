@@ -197,7 +197,7 @@ class Session:
         # Before it is prepared: the end of a transaction selects the domain that was selected before it.
         self._settle(limit)
         execution = self._prepare(query, limit)
-        outcome = self._run(execution, limit, check)
+        outcome = self._carry_out(execution, limit, check)
         execution.release()
         return outcome
 

@@ -312,21 +312,23 @@ class Transaction:
         if self._done:
             return
         self._done = True
-        session, selected = self._session, self._selected
-        session._transaction = lambda: None
-        if selected is not None and selected != self.domain:
-            # Refused while the library holds on to a lost transaction: then it follows when that is left.
-            with suppress(Error):
-                limit = Limit(REVERT_PATIENCE, None)
-                session._carry_out(session._prepare(f"USE {selected};", limit), limit, True)
+        self._session._transaction = lambda: None
+        # Refused while the library holds on to a lost transaction: then it follows when that is left.
+        with suppress(Error):
+            self._select_again(Limit(REVERT_PATIENCE, None))
+
+    def _select_again(self, limit: Limit) -> None:
+        """Selects the domain that was selected before."""
+        session = self._session
+        if self._selected is not None and self._selected != session.domain:
+            session._carry_out(session._prepare(f"USE {self._selected};", limit), limit, False)
 
     def _leave(self, limit: Limit) -> None:
         """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
         session = self._session
         if not self._left and session._transaction() is None:
             session._carry_out(session._prepare("REVERT;", limit), limit, False)
-            if self._selected is not None and self._selected != session.domain:
-                session._carry_out(session._prepare(f"USE {self._selected};", limit), limit, False)
+            self._select_again(limit)
         # Otherwise what the session holds by now is another one.
         self._left = True
 

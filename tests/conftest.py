@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from .wire import reader
+
 # Those of them that assert and are no tests, so that a failure says what was compared.
 pytest.register_assert_rewrite("tests.cuts")
 
@@ -27,6 +29,12 @@ if os.environ.get("CI") == "true":
 def root() -> Path:
     """The root of the source tree."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The classes of the second reader and writer, which flatc makes from the schema."""
+    reader.generate(tmp_path_factory.mktemp("wire"))
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,10 @@ from nervix_ffi.testing import LoopbackNode
 
 from .. import endpoints
 from ..support import DOMAIN, PATIENCE, connect, counts, expect_line, finish, next_event, python, reading, row_ids, wait
-from ..wire import reader
 from ..wire.writer import cell, encoded, rows_frame, server_frame
 from .test_processes import PRELUDE, WORST, interrupt
+
+pytestmark = pytest.mark.usefixtures("generated")
 
 MIB = 1 << 20
 
@@ -43,12 +44,6 @@ USE beat;
 START;
 """
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def generated(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The classes that frames are written with."""
-    reader.generate(tmp_path_factory.mktemp("wire"))
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from ..support import DOMAIN, PATIENCE, Running, connect, counts, executed, next
 from ..wire import reader
 from ..wire.tap import Tap, grpc_messages
 
+pytestmark = pytest.mark.usefixtures("generated")
+
 CREATE = "CREATE SCHEMA made (id U32);"
 
 #: Seconds a session may be silent before its server is asked whether it is there.
@@ -42,12 +44,6 @@ def node() -> Iterator[LoopbackNode]:
     """A node with both graphs in one domain."""
     with LoopbackNode(load=BOTH) as one:
         yield one
-
-
-@pytest.fixture(scope="module", autouse=True)
-def generated(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The classes that frames are read with."""
-    reader.generate(tmp_path_factory.mktemp("wire"))
 
 
 def take(taking: nervix_ffi.Consumer) -> list[Any]:

@@ -16,8 +16,9 @@ from nervix_ffi.testing import LoopbackNode
 
 from ..endpoints import BOTH, answer, consumer, ids, producer, resends, rows
 from ..support import PATIENCE, Running, connect, executed, sent, wait
-from ..wire import reader
 from ..wire.writer import encoded, server_frame
+
+pytestmark = pytest.mark.usefixtures("generated")
 
 CREATE = "CREATE SCHEMA made (id U32);"
 
@@ -32,12 +33,6 @@ def node() -> Iterator[LoopbackNode]:
     """A node with both graphs in one domain."""
     with LoopbackNode(load=BOTH) as one:
         yield one
-
-
-@pytest.fixture(scope="module", autouse=True)
-def generated(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The classes that frames of our own are made with."""
-    reader.generate(tmp_path_factory.mktemp("wire"))
 
 
 # ---- commands: each way ends the call and returns what it raised

@@ -1,25 +1,20 @@
-"""The second reader's classes, and a node behind a recording relay."""
+"""Classes to read frames with, and a node behind a recording relay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import GRAPH
-from . import reader
 from .tap import Tap
 
 
 @pytest.fixture(scope="session", autouse=True)
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Classes that flatc made from the schema."""
-    folder = tmp_path_factory.mktemp("wire")
-    reader.generate(folder)
-    return folder
+def read(generated: None) -> None:
+    """Every test here reads frames."""
 
 
 @pytest.fixture
