@@ -124,11 +124,12 @@ class Books:
             if found.get(reference, 0) != times:
                 self._wrong(f"command {reference} was {what} {found.get(reference, 0)} times, not {times}")
 
-    def begin_audit(self) -> None:
-        """What is expected by now is what the next ``audit`` compares."""
+    def begin_audit(self) -> set[str]:
+        """What is expected by now is what the next ``audit`` compares; returns its references."""
         with self._lock:
             self._due_executed, self._executed = self._executed, {}
             self._due_applied, self._applied = self._applied, {}
+            return self._due_executed.keys() | self._due_applied.keys()
 
     def left_uncertain(self) -> list[str]:
         with self._lock:

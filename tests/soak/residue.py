@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow
 
 from nervix_ffi import _handle
 
@@ -19,7 +22,13 @@ SETTLING = 30.0
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Bytes of this process that are in memory once its allocators gave back what they need not keep."""
+    gc.collect()
+    pyarrow.default_memory_pool().release_unused()
+    # Only glibc has it, and only glibc keeps so much.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     return int(fields["VmRSS"].split()[0]) * 1024
 

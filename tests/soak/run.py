@@ -27,6 +27,8 @@ AUDIT = 5.0
 STUCK = 200.0
 #: The share of the soak after which memory is measured first, and the seconds that are enough for it.
 WARM_SHARE, WARM = 0.35, 90.0
+#: How often memory is looked at, for the summary.
+SAMPLES = 12
 #: Seconds after which a silent session is given up, and after which a call that finds no answer is.
 REQUEST_TIMEOUT, RETRY_TIMEOUT = 1.5, 3.0
 
@@ -158,6 +160,8 @@ class Soak:
         audited = begin
         warm = begin + min(WARM, WARM_SHARE * self.duration)
         self.memory_warm = 0
+        #: What memory came to in between, in equal steps.
+        self.memory: list[int] = []
         while time.monotonic() < begin + self.duration and not self.failed.is_set() and not self.books.problems:
             self.failed.wait(0.25)
             now = time.monotonic()
@@ -165,8 +169,9 @@ class Soak:
                 audited = now
                 self._audit()
             if not self.memory_warm and now > warm:
-                gc.collect()
                 self.memory_warm = resident()
+            if now > begin + (len(self.memory) + 1) * self.duration / SAMPLES:
+                self.memory.append(resident())
             self._see_who_is_stuck(workers, now)
 
     def _see_who_is_stuck(self, workers: list[Worker], now: float) -> None:
@@ -196,8 +201,7 @@ class Soak:
             self.books.wrong(f"did not come to an end: {', '.join(late)}")
 
     def _audit(self) -> None:
-        self.books.begin_audit()
-        found = self.node.counts()
+        found = self.node.counts(references=self.books.begin_audit())
         self.books.audit(found["executed"], found["applied"])
         for what in ("forbidden_in_transaction", "violations"):
             if found[what]:
@@ -219,10 +223,11 @@ class Soak:
                 producers=nothing,
                 consumers=nothing,
                 parked_reads=nothing,
+                references=[],
                 timeout=PATIENCE,
             )
         except LoopbackError:
-            found = self.node.counts()
+            found = self.node.counts(references=[])
             names = ("subscriptions", "clocks", "producers", "consumers", "parked_reads")
             left = {name: found[name] for name in names if found[name]}
             sessions = [session for session in found["sessions"]["list"] if session["ended"] is None]
@@ -230,10 +235,9 @@ class Soak:
                 f"something of the client is left in the node: {left}, connections {found['connections']}, sessions {sessions}; "
                 f"in the client there are {dict(Residue.now().handles)}"
             )
-        self.last_counts = self.node.counts()
+        self.last_counts = self.node.counts(references=[])
 
     def _check_memory(self) -> None:
-        gc.collect()
         self.memory_end = resident()
         if self.memory_warm and self.memory_end - self.memory_warm > GROWTH:
             self.books.wrong(
@@ -260,5 +264,8 @@ class Soak:
             lines.append(
                 f"the node saw {sessions['opened']:,} sessions, which ended {sessions['ended']}, and the batches {batches}"
             )
-            lines.append(f"memory: {self.memory_warm >> 10:,} KiB when warm, {self.memory_end >> 10:,} KiB at the end")
+            between = ", ".join(f"{sample >> 10:,}" for sample in self.memory)
+            lines.append(
+                f"memory: {self.memory_warm >> 10:,} KiB when warm, {self.memory_end >> 10:,} KiB at the end; between: {between}"
+            )
         return "\n".join(lines)

@@ -118,7 +118,7 @@ impl Control {
         let path = request.uri().path().trim_start_matches('/').to_owned();
         let done = match (request.method().clone(), path.as_str()) {
             (Method::GET, "health") => Ok(self.health()),
-            (Method::GET, "counts") => Ok(self.cluster.counts.report()),
+            (Method::GET, "counts") => Ok(self.cluster.counts.report(None)),
             (Method::GET, "batches") => Ok(json!({ "batches": self.cluster.counts.batches() })),
             (Method::GET, "journal") => {
                 journal_since(request.uri().query()).map(|since| self.cluster.journal.report(since))
@@ -200,6 +200,7 @@ impl Control {
 
     fn read(&self, path: &str, fields: &mut Fields) -> Read<'_> {
         match path {
+            "counts" => self.counts(fields),
             "silence" => self.silence(fields),
             "execute" => self.execute(fields),
             "cut" => self.cut(fields),
@@ -796,14 +797,23 @@ impl Control {
         })
     }
 
+    fn counts(&self, fields: &mut Fields) -> Read<'_> {
+        let references = references(fields)?;
+        deed(move || {
+            let counts = &self.cluster.counts;
+            Ok(counts.report(references.as_deref()))
+        })
+    }
+
     async fn wait(&self, mut fields: Fields) -> Done {
         let millis = fields.number("timeout_ms")?.unwrap_or(DEFAULT_WAIT_MILLIS);
+        let references = references(&mut fields)?;
         let conditions = Condition::parse_all(&fields.0)?;
         let bound = Duration::from_millis(millis.min(LONGEST_WAIT_MILLIS));
         let counts = &self.cluster.counts;
         match tokio::time::timeout(bound, counts.wait(&conditions)).await {
-            Ok(()) => Ok(counts.report()),
-            Err(_) => Err(Problem::TimedOut(counts.report())),
+            Ok(()) => Ok(counts.report(references.as_deref())),
+            Err(_) => Err(Problem::TimedOut(counts.report(references.as_deref()))),
         }
     }
 
@@ -863,6 +873,15 @@ impl Control {
 }
 
 /// How often each frame of a flood was sent, and its tick.
+/// The references that alone are to be told of; all of them when none are named.
+fn references(fields: &mut Fields) -> Result<Option<Vec<String>>, Problem> {
+    fields
+        .take("references")
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|_| Problem::Bad("`references` is a list of texts".to_owned()))
+}
+
 fn sent_counts(sent: &[u64]) -> Value {
     match sent.split_last() {
         Some((ticks, frames)) => json!({ "sent": frames, "ticks": ticks }),

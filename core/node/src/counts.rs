@@ -112,6 +112,16 @@ impl References {
             }
         }
     }
+
+    fn report(&self, only: Option<&[String]>) -> Value {
+        let Some(only) = only else {
+            return json!(self.counts);
+        };
+        only.iter()
+            .filter_map(|reference| Some((reference.clone(), json!(self.counts.get(reference)?))))
+            .collect::<Map<String, Value>>()
+            .into()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -316,11 +326,13 @@ impl Counts {
         Gauge::new(self, |totals| &mut totals.blocked_publications)
     }
 
-    pub fn report(&self) -> Value {
+    /// All counts; or, when references are named, those with only these and with only the sessions that are open.
+    pub fn report(&self, references: Option<&[String]>) -> Value {
         let totals = self.totals.lock();
         let sessions: Vec<Value> = totals
             .sessions
             .iter()
+            .filter(|entry| references.is_none() || entry.end.is_none())
             .map(|entry| {
                 json!({
                     "id": entry.id,
@@ -350,8 +362,8 @@ impl Counts {
                 "list": sessions,
             },
             "frames": { "in": totals.frames_in, "out": totals.frames_out },
-            "executed": totals.executed.counts,
-            "applied": totals.applied.counts,
+            "executed": totals.executed.report(references),
+            "applied": totals.applied.report(references),
             "forbidden_in_transaction": totals.forbidden,
             "violations": totals.violations,
             "subscriptions": totals.subscriptions,
@@ -653,13 +665,34 @@ mod tests {
             counts.applied(&reference);
             counts.applied(&reference);
         }
-        let told = counts.report();
+        let newest = format!("{:08}", REFERENCES_KEPT + 9);
+        let whole = counts.report(None);
+        let some = counts.report(Some(&[newest.clone(), "00000009".to_owned()]));
         for (what, times) in [("executed", 1), ("applied", 2)] {
-            let found = told[what].as_object().unwrap();
+            let found = whole.get(what).and_then(Value::as_object).unwrap();
             assert_eq!(found.len(), REFERENCES_KEPT);
-            assert_eq!(found[&format!("{:08}", REFERENCES_KEPT + 9)], times);
             assert!(!found.contains_key("00000009"));
+            assert_eq!(found.get(&newest).unwrap(), times);
+            assert_eq!(some.get(what).unwrap(), &json!({&newest: times}));
         }
+    }
+
+    #[test]
+    fn counts_of_some_references_list_the_sessions_that_are_open() {
+        let counts = Counts::default();
+        for id in 1..=3 {
+            counts.session_opened(id, "node-1", "somebody");
+        }
+        counts.session_ended(2, SessionEnd::EndStream);
+        let listed = |report: Value| -> Vec<u64> {
+            let list = report.pointer("/sessions/list").and_then(Value::as_array);
+            list.unwrap()
+                .iter()
+                .filter_map(|session| session.get("id")?.as_u64())
+                .collect()
+        };
+        assert_eq!(listed(counts.report(None)), [1, 2, 3]);
+        assert_eq!(listed(counts.report(Some(&[]))), [1, 3]);
     }
 
     #[test]
@@ -708,7 +741,7 @@ mod tests {
             counts.session_opened(id, "node-1", "default");
             counts.session_ended(id, end);
         }
-        let report = counts.report();
+        let report = counts.report(None);
         let ended = report.pointer("/sessions/ended").unwrap();
         assert_eq!(
             ended,
