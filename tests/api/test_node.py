@@ -188,6 +188,23 @@ def test_what_the_control_endpoint_refuses_is_an_error_with_its_status(node: Loo
         node.publish("nowhere", [{"id": 1}], domain="garden")
 
 
+def test_counts_can_be_asked_for_some_references_alone(node: LoopbackNode, session: Session) -> None:
+    first, second = (session.execute("SHOW CLUSTER STATUS;").reference for _ in range(2))
+    assert first is not None
+    assert second is not None
+    with nervix_ffi.connect(node.uri, timeout=30) as other:
+        other.execute("SHOW CLUSTER STATUS;")
+    node.wait(sessions={"exactly": 1})
+    for counts in (node.counts(references=[second, "nobody's"]), node.wait(references=[second], sessions={"exactly": 1})):
+        assert counts["executed"] == {second: 1}
+        assert [one["ended"] for one in counts["sessions"]["list"]] == [None]
+        assert counts["sessions"]["opened"] == 2
+    assert counts["frames"] == node.counts()["frames"]
+    assert {first, second} <= node.counts()["executed"].keys()
+    with pytest.raises(LoopbackError, match="references"):
+        node.control("counts", references=second)
+
+
 def test_a_node_ends_with_the_process_that_started_it_and_leaves_nothing(tmp_path: Path) -> None:
     script = "from nervix_ffi.testing import LoopbackNode\n"
     script += f"node = LoopbackNode(load={GRAPH!r})\nprint(node.pid, flush=True)\ninput()\n"
