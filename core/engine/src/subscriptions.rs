@@ -183,7 +183,7 @@ impl Subscriptions {
 
     /// Follows the next generation of a subscription that was opened again.
     pub(crate) fn reopened(&mut self, id: SubId, handle: &SubscriptionHandle, schema: RowSchema) {
-        if let Some(sub) = self.subs.get_mut(&id) {
+        if let Some(sub) = self.reopening(id) {
             sub.place = Place::Live;
             sub.generation = handle.generation;
             sub.schema = Arc::new(schema);
@@ -191,6 +191,13 @@ impl Subscriptions {
             self.handles
                 .insert((handle.name.clone(), handle.generation), id);
         }
+    }
+
+    /// The one whose request to open it again is in flight, unless another one took its name meanwhile.
+    fn reopening(&mut self, id: SubId) -> Option<&mut Subscription> {
+        self.subs
+            .get_mut(&id)
+            .filter(|sub| sub.place == Place::Reopening)
     }
 
     /// Reports that it could not be opened again, and waits longer than the last time (S-7).
@@ -201,7 +208,7 @@ impl Subscriptions {
         jitter: &mut Jitter,
         message: String,
     ) {
-        if let Some(sub) = self.subs.get_mut(&id) {
+        if let Some(sub) = self.reopening(id) {
             let wait = sub.backoff.next(BACKGROUND, jitter);
             sub.place = Place::Waiting(Some(now.saturating_add(wait)));
             self.report(id, EventKind::RestorationFailed { message });

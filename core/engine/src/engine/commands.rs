@@ -496,14 +496,18 @@ impl Engine {
         })
     }
 
+    /// Whether a command that opens a subscription of this name is in flight: whose name it is, its answer tells.
+    pub(super) fn is_opening(&self, name: &str) -> bool {
+        self.executions.values().any(|held| {
+            held.flight.is_some()
+                && matches!(&held.route, Some(Route::Subscribe { name: opening }) if opening == name)
+        })
+    }
+
     /// What deleting a subscription needs now (S-4, S-6, S-7).
     pub(super) fn unsubscribe_step(&mut self, execution: ExecutionId, name: &str) -> Step {
         // An opening of that name whose caller stopped waiting is answered first.
-        let opening = |held: &Execution| {
-            held.flight.is_some()
-                && matches!(&held.route, Some(Route::Subscribe { name: other }) if other == name)
-        };
-        if self.executions.values().any(opening) {
+        if self.is_opening(name) {
             return Step::Wait;
         }
         let Some(sub) = self.subs.named(name) else {

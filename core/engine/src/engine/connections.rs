@@ -176,7 +176,7 @@ impl Engine {
 
     /// An exchange that another one took over from finishes what it was asked and ends.
     pub(super) fn retire(&mut self, conn: ConnId) {
-        self.transaction_detached(conn);
+        self.transaction_detached(conn, None);
         self.subs.exchange_lost("the session moved to the leader");
         let asked: Vec<Asked> = self
             .exchanges
@@ -237,7 +237,7 @@ impl Engine {
             }
         );
         if condemned {
-            self.unanswered_reopenings(now, conn);
+            self.unanswered_restorations(now, conn);
         }
         let Some(exchange) = self.exchanges.remove(&conn) else {
             return;
@@ -299,7 +299,7 @@ impl Engine {
                 asked => self.endpoint_unanswered(now, asked, kind, &text),
             }
         }
-        self.transaction_detached(conn);
+        self.transaction_detached(conn, condemned.then_some(&text));
         self.clocks.exchange_lost(conn);
         self.endpoints_lost(now, conn, &text);
         if self.current == Some(conn) {

@@ -604,16 +604,25 @@ impl Engine {
                 self.over(id, ReopenReason::ProtocolViolated, None);
             }
             Opened::No(..) | Opened::Rejected(_) | Opened::Cancelled(_) => {
-                let wait = endpoint.backoff.next(BACKGROUND, &mut self.jitter);
-                endpoint.place = Place::Interrupted {
-                    due: now.mono.saturating_add(wait),
-                };
+                self.restoration_refused(now, id);
             }
         }
         if unseen {
             self.release_wire(now, wire, role);
         }
         Ok(())
+    }
+
+    /// It is asked for again after growing waits.
+    pub(super) fn restoration_refused(&mut self, now: Now, id: EndpointId) {
+        if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
+            if matches!(endpoint.place, Place::Restoring(_)) {
+                let wait = endpoint.backoff.next(BACKGROUND, &mut self.jitter);
+                endpoint.place = Place::Interrupted {
+                    due: now.mono.saturating_add(wait),
+                };
+            }
+        }
     }
 
     /// Requests of endpoints that an ended exchange leaves unanswered.

@@ -57,7 +57,7 @@ impl Engine {
             .map(|exchange| exchange.conn)
             .collect();
         for conn in silent {
-            self.unanswered_reopenings(now, conn);
+            self.unanswered_restorations(now, conn);
             let cause =
                 Cause::Lost("the server did not answer within the request timeout".to_owned());
             self.lose(now, conn, cause, true);
@@ -69,23 +69,35 @@ impl Engine {
             .map(|run| (run.execution, run.call))
             .collect();
         for (execution, call) in late {
-            let cause = self
-                .executions
-                .get(&execution)
-                .and_then(|held| held.cause.clone());
-            let waits = self
-                .executions
-                .get(&execution)
-                .is_some_and(|held| held.flight.is_some());
-            let text = if waits {
-                "no answer came within the retry timeout"
+            let held = self.executions.get(&execution);
+            // What came in time, or together with the end of the time, is the answer.
+            if let Some(outcome) = held.and_then(|held| held.outcome.clone()) {
+                self.runs.retain(|run| run.call != call);
+                self.finish(call, Ok(Done::Outcome(outcome)));
+                self.forget_if_released(execution);
+                continue;
+            }
+            let cause = held.and_then(|held| held.cause.clone());
+            let (kind, text) = if held.is_some_and(|held| held.flight.is_some()) {
+                (
+                    ErrorKind::Connect,
+                    "no answer came within the retry timeout",
+                )
+            } else if self.current.is_some() {
+                (
+                    ErrorKind::Deadline,
+                    "its turn behind earlier requests of the session did not come within the retry timeout",
+                )
             } else {
-                "no session was open within the retry timeout"
+                (
+                    ErrorKind::Connect,
+                    "no session was open within the retry timeout",
+                )
             };
-            let (kind, text) = cause.unwrap_or((ErrorKind::Connect, text.to_owned()));
+            let (kind, text) = cause.unwrap_or((kind, text.to_owned()));
             // Its last cause may be one that an execute never ends with by itself.
             let kind = match kind {
-                ErrorKind::Connect | ErrorKind::Protocol => kind,
+                ErrorKind::Connect | ErrorKind::Protocol | ErrorKind::Deadline => kind,
                 _ => ErrorKind::Transport,
             };
             let error = self.unknown_error(execution, kind, &text);
@@ -118,7 +130,8 @@ impl Engine {
         self.expire_endpoint_calls(now);
     }
 
-    pub(super) fn unanswered_reopenings(&mut self, now: Now, conn: ConnId) {
+    /// What was to be kept open and got no answer counts as refused, and is asked for again after growing waits (S-7, K-5).
+    pub(super) fn unanswered_restorations(&mut self, now: Now, conn: ConnId) {
         let Some(exchange) = self.exchanges.get(&conn) else {
             return;
         };
@@ -133,6 +146,7 @@ impl Engine {
                     self.clocks
                         .reattach_refused(&domain, conn, now.mono, &mut self.jitter)
                 }
+                Asked::Restore(endpoint) => self.restoration_refused(now, endpoint),
                 _ => {}
             }
         }
@@ -160,7 +174,11 @@ impl Engine {
             self.clocks.attaching(&domain, conn);
         }
         for sub in self.subs.due(now.mono) {
-            let Some(held) = self.subs.get(sub) else {
+            let Some(held) = self
+                .subs
+                .get(sub)
+                .filter(|held| !self.is_opening(&held.name))
+            else {
                 continue;
             };
             let request = ClientRequest::SubscribeRequest(SubscribeRequest {
@@ -174,7 +192,12 @@ impl Engine {
             self.subs.move_to(sub, Place::Reopening);
         }
         for sub in self.subs.to_drop(now.mono) {
-            let Some(held) = self.subs.get(sub) else {
+            // Behind the opening of a new one it would delete that.
+            let Some(held) = self
+                .subs
+                .get(sub)
+                .filter(|held| !self.is_opening(&held.name))
+            else {
                 continue;
             };
             let request = ClientRequest::UnsubscribeRequest(UnsubscribeRequest {

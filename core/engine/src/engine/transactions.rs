@@ -50,7 +50,11 @@ pub(super) enum Binding {
 }
 
 impl Held {
-    fn adopt(&mut self, status: &TransactionStatus) {
+    /// Takes how it stands. A recovered outcome tells how it stood, which may be before what is known.
+    fn adopt(&mut self, status: &TransactionStatus, origin: OutcomeOrigin) {
+        if origin == OutcomeOrigin::Recovered && status.accepted_operations < self.accepted {
+            return;
+        }
         if status.accepted_operations != self.accepted {
             self.accepted = status.accepted_operations;
             // A preview of another position would commit something else.
@@ -177,9 +181,15 @@ impl Engine {
         }
     }
 
-    /// No exchange holds it: the next one attaches it again.
-    pub(super) fn transaction_detached(&mut self, conn: ConnId) {
+    /// No exchange holds it: the next one attaches it again, unless the server condemned the session that it was being attached
+    /// on, after which that is not sent again (T-6).
+    pub(super) fn transaction_detached(&mut self, conn: ConnId, condemned: Option<&str>) {
         if let Some(held) = &mut self.transaction {
+            if let (Binding::Attaching(on), Some(why)) = (&held.binding, condemned) {
+                if *on == conn {
+                    held.binding = Binding::Lost(format!("it could not be attached: {why}"));
+                }
+            }
             if matches!(held.binding, Binding::Bound(on) | Binding::Attaching(on) if on == conn) {
                 held.binding = Binding::Detached { due: 0 };
             }
@@ -269,7 +279,7 @@ impl Engine {
                         if *held.id != *attached.transaction.transaction_id {
                             return Err(Violation::new("X-6", "another transaction was attached"));
                         }
-                        held.adopt(&attached.transaction);
+                        held.adopt(&attached.transaction, OutcomeOrigin::Executed);
                         held.binding = Binding::Bound(conn);
                         held.ending = None;
                         held.backoff.reset();
@@ -393,7 +403,7 @@ impl Engine {
                     let ends = matches!(act, Act::Commit | Act::Revert)
                         && of_this.as_ref() == Some(&held.id);
                     if is_open(&status.state) {
-                        held.adopt(status);
+                        held.adopt(status, outcome.origin);
                         if lost && act == Act::Begin && completed {
                             // The host asked for it again.
                             held.binding = Binding::Bound(conn);

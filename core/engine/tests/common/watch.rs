@@ -354,7 +354,7 @@ impl Watch {
             ) => {
                 let status = attached.transaction;
                 watched.bound = Some(status.transaction_id.clone());
-                self.told(status);
+                self.told(status, false);
             }
             (
                 Some(ClientRequest::AttachTransactionRequest(_)),
@@ -406,7 +406,8 @@ impl Watch {
                     if !open(&status) && watched.bound.as_ref() == Some(&status.transaction_id) {
                         watched.bound = None;
                     }
-                    self.told(status);
+                    let recovered = outcome.origin == OutcomeOrigin::Recovered;
+                    self.told(status, recovered);
                 }
                 let bound = self
                     .conns
@@ -439,11 +440,14 @@ impl Watch {
         }
     }
 
-    /// A status of a transaction arrived.
-    fn told(&mut self, status: TransactionStatus) {
+    /// A status of a transaction arrived. A recovered one is that of its time.
+    fn told(&mut self, status: TransactionStatus, recovered: bool) {
         let id = status.transaction_id;
         self.domains.insert(id.clone(), status.domain);
-        self.positions.insert(id, status.accepted_operations);
+        let known = self.positions.entry(id).or_default();
+        if !recovered || status.accepted_operations > *known {
+            *known = status.accepted_operations;
+        }
     }
 
     /// The host no longer wants this clock, or the server ended it.

@@ -35,15 +35,20 @@ impl Bench {
     }
 
     pub fn with(seeds: &[&str], domain: Option<&str>) -> Self {
-        Self::of(seeds, domain, 1)
+        Self::of(seeds, domain, RETRY_TIMEOUT, 1)
+    }
+
+    /// A host whose calls have so little time that the session outlives them.
+    pub fn that_gives_up_after(retry_timeout: u64) -> Self {
+        Self::of(&["http://a:1"], Some("d"), retry_timeout, 1)
     }
 
     /// One of many hosts, whose engine draws lots of its own.
     pub fn one_of_many(lots: u64) -> Self {
-        Self::of(&["http://a:1"], Some("d"), lots)
+        Self::of(&["http://a:1"], Some("d"), RETRY_TIMEOUT, lots)
     }
 
-    fn of(seeds: &[&str], domain: Option<&str>, seed: u64) -> Self {
+    fn of(seeds: &[&str], domain: Option<&str>, retry_timeout: u64, seed: u64) -> Self {
         Self {
             engine: Engine::new(Config {
                 seeds: seeds
@@ -52,7 +57,7 @@ impl Bench {
                     .collect(),
                 domain: domain.map(Into::into),
                 request_timeout: REQUEST_TIMEOUT,
-                retry_timeout: RETRY_TIMEOUT,
+                retry_timeout,
                 seed,
             }),
             now: 5 * SEC,

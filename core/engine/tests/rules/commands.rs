@@ -521,3 +521,37 @@ fn a_released_execution_may_still_be_running() {
     bench.reply(conn, id, completed(&reference));
     bench.outcome(call);
 }
+
+// rule: E-3, D-4
+#[test]
+fn an_outcome_that_comes_with_the_end_of_its_time_is_told() {
+    for behind in [false, true] {
+        let (mut bench, conn) = Bench::connected();
+        let (call, execution, reference) = bench.execute("CREATE SCHEMA a (b I64);");
+        let (id, _) = bench.command(conn);
+        let again = behind.then(|| bench.call(Call::Execute(execution)));
+        // The process stood still meanwhile.
+        bench.now += RETRY_TIMEOUT;
+        bench.reply(conn, id, completed(&reference));
+        for call in [Some(call), again].into_iter().flatten() {
+            assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+        }
+    }
+}
+
+// rule: X-2, D-4
+#[test]
+fn a_command_that_waited_for_the_answer_to_an_earlier_one_says_so() {
+    let mut bench = Bench::that_gives_up_after(2 * SEC);
+    let conn = bench.connect();
+    bench.begin(conn, "t");
+    let (call, ..) = bench.execute("CREATE SCHEMA a (b I64);");
+    bench.command(conn);
+    bench.stop(call, Stop::Deadline);
+    bench.error(call);
+    let (call, ..) = bench.execute("CREATE SCHEMA c (b I64);");
+    assert!(bench.quiet(conn, 2 * SEC).is_empty());
+    let error = bench.fails(call, ErrorKind::Deadline);
+    assert!(error.message.contains("was not sent"), "{error:?}");
+    assert!(error.message.contains("earlier requests"), "{error:?}");
+}

@@ -714,3 +714,44 @@ fn a_read_is_asked_anew_each_time_and_nothing_follows_from_what_it_said() {
     bench.opens_nothing();
     assert_eq!(bench.quiet(conn, MINUTE), []);
 }
+
+// rule: T-6, P-8, EC-5
+#[test]
+fn an_endpoint_whose_restoration_ends_each_call_is_restored_after_growing_waits() {
+    for what in [Open::Producer, Open::ReadConsumer] {
+        for (code, grows) in [(11, true), (13, true), (14, false)] {
+            let (mut bench, mut conn) = Bench::connected();
+            let opened = open(&mut bench, conn, what);
+            bench.quiet(conn, MINUTE);
+            bench.lose(conn);
+            let endpoint = opened.endpoint.unwrap();
+            // Only what is waited for is restored.
+            if let Some(call) = opened.call {
+                bench.fails(call, ErrorKind::Interrupted);
+                bench.call(Call::NextDelivery(endpoint));
+            } else {
+                bench.call(Call::Submit(endpoint, content(1)));
+            }
+            let mut waits = Vec::new();
+            for _ in 0..6 {
+                conn = bench.reconnected();
+                let back = bench.now;
+                while bench.all_sent(conn).is_empty() {
+                    bench.pass(10 * MS);
+                }
+                waits.push(bench.now - back);
+                // Long enough that the session itself counts as one that lasted.
+                bench.pass(3 * SEC);
+                let message = "no good".into();
+                bench.close(conn, Cause::Status { code, message });
+            }
+            println!("{what:?} after {code}: waits {waits:?}");
+            assert_eq!(waits[0], 0);
+            if grows {
+                assert!(waits[5] >= SEC, "{what:?} after {code}: {waits:?}");
+            } else {
+                assert!(waits.iter().all(|wait| *wait == 0), "{waits:?}");
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Subscriptions and their rows: S-1 to S-9, R-1, R-2, B-7.
 
-use nervix_engine::{Call, Disposition, Done, ErrorKind, Event, EventKind, Stop};
+use nervix_engine::{Call, ConnId, Disposition, Done, ErrorKind, Event, EventKind, Stop};
 use nervix_wire::types::*;
 use nervix_wire::{encode_rows, encode_server_reply_parts, CellRef, Part};
 
@@ -1137,4 +1137,85 @@ fn an_event_outlives_its_session() {
     bench.shut_down();
     drop(bench);
     assert_eq!(places(&event), [0, 1, 2]);
+}
+
+/// A subscription that nobody reads, more of which arrived than is kept.
+fn overrun(bench: &mut Bench, conn: ConnId) {
+    for place in 0..200 {
+        bench.frame(conn, rows("s", 1, 1, place..place + 1));
+    }
+}
+
+// rule: S-6, S-8
+#[test]
+fn one_that_overflows_is_not_deleted_behind_the_opening_of_the_next() {
+    for opens in [true, false] {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        let (delete, ..) = bench.execute("DELETE SUBSCRIPTION s;");
+        let (deleting, _) = bench.unsubscribe(conn);
+        bench.stop(delete, Stop::Deadline);
+        bench.error(delete);
+        let (create, ..) = bench.execute("CREATE SUBSCRIPTION s TO r2;");
+        let (creating, _) = bench.subscribe(conn);
+        overrun(&mut bench, conn);
+        bench.sends_nothing(conn);
+        if opens {
+            bench.reply(conn, deleting, deleted("s", 1));
+            bench.reply(conn, creating, opened("s", 2, numbers()));
+            assert_eq!(bench.outcome(create).disposition, Disposition::Completed);
+            assert!(bench.quiet(conn, 5 * SEC).is_empty());
+            bench.frame(conn, rows("s", 2, 1, 0..1));
+            assert!(bench
+                .events()
+                .iter()
+                .any(|event| event.generation == 2 && matches!(event.kind, EventKind::Rows(_))));
+        } else {
+            bench.reply(conn, creating, not_opened("no relay r2"));
+            assert_eq!(bench.outcome(create).disposition, Disposition::Failed);
+            let (_, name) = bench.unsubscribe(conn);
+            assert_eq!(name, "s", "the one that overflowed is deleted then");
+        }
+    }
+}
+
+// rule: S-7, S-8
+#[test]
+fn one_whose_name_was_taken_is_not_opened_again() {
+    for late in [false, true] {
+        let (mut bench, conn) = Bench::connected();
+        bench.subscription(conn, "s", 1);
+        bench.lose(conn);
+        let conn = bench.reconnected();
+        let (mut reopening, _) = bench.subscribe(conn);
+        let (create, ..) = if late {
+            bench.reply(conn, reopening, not_opened("no relay r"));
+            let create = bench.execute("CREATE SUBSCRIPTION s TO r2;");
+            let (creating, _) = bench.subscribe(conn);
+            assert!(
+                bench.quiet(conn, SEC).is_empty(),
+                "it would take the name before its answer is there"
+            );
+            reopening = creating;
+            create
+        } else {
+            bench.execute("CREATE SUBSCRIPTION s TO r2;")
+        };
+        if late {
+            bench.reply(conn, reopening, opened("s", 2, numbers()));
+        } else {
+            let (creating, _) = bench.subscribe(conn);
+            bench.reply(conn, creating, opened("s", 2, numbers()));
+            bench.reply(conn, reopening, not_opened("s exists"));
+        }
+        assert_eq!(bench.outcome(create).disposition, Disposition::Completed);
+        let asked = bench.quiet(conn, 8 * SEC);
+        assert!(asked.is_empty(), "{asked:?}");
+        bench.events();
+        bench.lose(conn);
+        let conn = bench.reconnected();
+        let (_, again) = bench.subscribe(conn);
+        assert_eq!(again.statement, "CREATE SUBSCRIPTION s TO r2;");
+        bench.sends_nothing(conn);
+    }
 }

@@ -1,8 +1,8 @@
 //! Transactions, L-3, D-1, D-5, E-2, E-6, E-7, SM-3, and what waits while one is held.
 
 use nervix_engine::{
-    Call, CallId, ConnId, Decision, Disposition, EndpointState, ErrorKind, EventKind, OpenRefusal,
-    Role,
+    Call, CallId, Cause, ConnId, Decision, Disposition, EndpointState, ErrorKind, EventKind,
+    OpenRefusal, Role, Stop,
 };
 use nervix_wire::types::*;
 
@@ -1652,4 +1652,62 @@ fn a_begin_of_unknown_outcome_is_asked_about_although_its_transaction_was_told()
     bench.reply(conn, id, bound(completed(&reference), transaction("t", 0)));
     assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
     assert!(is_held(&mut bench));
+}
+
+// rule: X-2, E-3
+#[test]
+fn how_it_stood_before_moves_no_position_back() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    let (call, first, reference) = bench.execute("CREATE SCHEMA a (b I64);");
+    bench.command(conn);
+    bench.stop(call, Stop::Deadline);
+    bench.error(call);
+    bench.lose(conn);
+    let (call, _, second) = bench.execute("CREATE SCHEMA c (b I64);");
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    bench.reply(conn, attach, transaction_attached(transaction("t", 1)));
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(1));
+    bench.reply(conn, id, appended(&second, "t", 2, 1));
+    bench.outcome(call);
+    // The outcome of the first is asked for now, and was recorded then.
+    let call = bench.call(Call::Execute(first));
+    let (id, _) = bench.command(conn);
+    let mut body = appended(&reference, "t", 1, 1);
+    if let ReplyBody::CommandOutcome(outcome) = &mut body {
+        outcome.origin = OutcomeOrigin::Recovered;
+    }
+    bench.reply(conn, id, body);
+    bench.outcome(call);
+    bench.execute("CREATE SCHEMA e (b I64);");
+    let (_, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(2));
+}
+
+// rule: T-6, X-6
+#[test]
+fn an_attach_that_ended_its_call_is_not_sent_again() {
+    for (code, again) in [(11, false), (13, false), (14, true)] {
+        let (mut bench, conn) = Bench::connected();
+        bench.begin(conn, "t");
+        bench.lose(conn);
+        bench.call(Call::NextEvent);
+        let (call, ..) = bench.execute("CREATE SCHEMA a (b I64);");
+        let conn = bench.reconnected();
+        bench.transaction_attach(conn);
+        let message = "no good".into();
+        bench.close(conn, Cause::Status { code, message });
+        let conn = bench.reconnected();
+        if again {
+            bench.transaction_attach(conn);
+            continue;
+        }
+        bench.sends_nothing(conn);
+        let outcome = bench.outcome(call);
+        assert_eq!(outcome.disposition, Disposition::Failed);
+        assert!(outcome.message.contains("could not be attached"));
+        assert!(outcome.message.contains("no good"));
+    }
 }

@@ -683,7 +683,10 @@ impl World {
             | Kind::Revert => assert!(
                 matches!(
                     error.kind,
-                    ErrorKind::Connect | ErrorKind::Transport | ErrorKind::Protocol
+                    ErrorKind::Connect
+                        | ErrorKind::Transport
+                        | ErrorKind::Protocol
+                        | ErrorKind::Deadline
                 ),
                 "never sent, yet {error:?}"
             ),
@@ -694,6 +697,7 @@ impl World {
                         | ErrorKind::Connect
                         | ErrorKind::Transport
                         | ErrorKind::Protocol
+                        | ErrorKind::Deadline
                 ),
                 "{error:?}"
             ),
