@@ -74,9 +74,11 @@ nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t 
     const uint8_t *preview_transaction, size_t preview_transaction_len, uint64_t preview_position,
     const uint8_t *preview_basis, size_t preview_basis_len, const nx_cancel *cancel, nx_execution **out);
 
-/* nx_session_prepare for a command of the domain given, whichever one is selected; that one stays selected. */
+/* nx_session_prepare for a command of the domain given, whichever one is selected (of that one where `domain` is NULL); what is
+ * selected stays so, but while a transaction is held that it began. With a `transaction`, the identity of one, the command is
+ * first sent only while the session holds that one: afterwards it is refused, and FAILED, instead of taking effect outside of it. */
 nx_error *nxx_session_prepare_in(nx_session *session, const uint8_t *domain, size_t domain_len,
-    const uint8_t *query, size_t query_len, const nx_cancel *cancel, nx_execution **out);
+    const uint8_t *transaction, size_t transaction_len, const uint8_t *query, size_t query_len, const nx_cancel *cancel, nx_execution **out);
 
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every

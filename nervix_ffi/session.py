@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import suppress
 from dataclasses import replace
@@ -44,7 +45,7 @@ from nervix_ffi.fields import FieldsLike
 from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, statement_of, subscribe_statement
-from nervix_ffi.transaction import Transaction, transaction_error
+from nervix_ffi.transaction import Transaction, nothing, transaction_error
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
@@ -76,8 +77,12 @@ class Execution:
     same object again; a new one for the same text is another command (B-1).
     """
 
-    def __init__(self, session: Session, query: str, domain: str | None, pointer: CData) -> None:
+    def __init__(
+        self, session: Session, query: str, domain: str | None, pointer: CData, transaction: Transaction | None = None
+    ) -> None:
         self._session = session
+        #: The transaction that it is of, or that was under way when it was prepared.
+        self._transaction: Callable[[], Transaction | None] = nothing if transaction is None else weakref.ref(transaction)
         self._handle = Handle("execution", pointer)
         self.query = query
         #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
@@ -131,12 +136,13 @@ class Session:
             partial(_read, self._handle, lib.nx_session_next_clock_event, "nx_clock_event", lib.nx_clock_event_release)
         )
         self._domain = domain
-        #: The transaction that the session holds, if it was begun as an object.
-        self._transaction: Callable[[], Transaction | None] = lambda: None
-        #: The transaction whose block ended before it did.
-        self._unsettled: Transaction | None = None
-        #: Held while that is finished.
+        #: The transaction that is under way, if it was begun as an object.
+        self._transaction: Callable[[], Transaction | None] = nothing
+        #: The transactions whose blocks ended before they did, the oldest first.
+        self._unsettled: list[Transaction] = []
+        #: Held while they are finished, and the thread that does it.
         self._settling = threading.RLock()
+        self._settler: int | None = None
         #: Held while a command is prepared, and all the while in which another domain is selected for one.
         self._selecting = threading.RLock()
 
@@ -156,8 +162,9 @@ class Session:
 
     @property
     def domain(self) -> str | None:
-        """The domain of later commands, as ``connect``, ``use`` or a USE statement of its own selected it."""
-        return self._domain
+        """The domain of later commands: that of the transaction under way, or what ``connect``, ``use`` or USE selected."""
+        held = self._transaction()
+        return self._domain if held is None else held.domain
 
     def close(self) -> None:
         """Closes the session; calls that wait in it raise ClosedError. Never waits; closing again does nothing.
@@ -193,10 +200,12 @@ class Session:
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
-        limit = Limit(timeout, cancel)
-        # Before it is prepared: the end of a transaction selects the domain that was selected before it.
+        return self._execute(query, Limit(timeout, cancel), check)
+
+    def _execute(self, query: str, limit: Limit, check: bool, transaction: Transaction | None = None) -> Outcome:
+        """Prepares a command and runs it, in the transaction if one is given."""
         self._settle(limit)
-        execution = self._prepare(query, limit)
+        execution = self._prepare(query, limit, transaction=transaction)
         outcome = self._carry_out(execution, limit, check)
         execution.release()
         return outcome
@@ -225,8 +234,10 @@ class Session:
         reference: str | None = None,
         position: int | None = None,
         preview: TransactionPreview | None = None,
+        transaction: Transaction | None = None,
     ) -> Execution:
         data = encode(query, "the command")
+        held = transaction or self._transaction()
         plain = reference is None and position is None and preview is None
         if not plain and not extension("transactions"):
             raise UnsupportedError(
@@ -247,7 +258,15 @@ class Session:
         self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
         with self._selecting, Out("nx_execution", lib.nx_execution_free) as out:
             limits = _unless_over(limit)
-            if plain:
+            if plain and extension("domains"):
+                domain, domain_len = optional(self._explicit_domain(held), "the domain")
+                bound, bound_len = optional(self._bound(held, transaction), "the transaction")
+                blocking(
+                    self._handle,
+                    lib.nxx_session_prepare_in,
+                    *(limits, domain, domain_len, bound, bound_len, data, len(data), TOKEN, out.place),
+                )
+            elif plain:
                 blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
             else:
                 blocking(
@@ -267,7 +286,19 @@ class Session:
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, self._domain, out.take())
+            return Execution(self, query, self._domain if held is None else held.domain, out.take(), held)
+
+    def _explicit_domain(self, held: Transaction | None) -> str | None:
+        """The domain that a command has to name, since the library has another one selected: one that a block left behind."""
+        return self._domain if held is None and self._unsettled else None
+
+    def _bound(self, held: Transaction | None, transaction: Transaction | None) -> str | None:
+        """The transaction outside of which a command must not take effect: one that it was called for, or one of another domain,
+        where nobody wants it once that is over.
+        """
+        if held is None or (transaction is None and held.domain == self._domain):
+            return None
+        return held.id
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         self._settle(limit, execution)
@@ -279,32 +310,37 @@ class Session:
         Raises TransportError, DeadlineError, CancelledError or ClosedError when it cannot: then nothing else was sent.
         """
         self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
-        if limit.is_over():
+        if limit.is_over() or not self._unsettled:
             return
+        if self._settler == threading.get_ident():
+            # Called by a signal's handler in the middle of it.
+            raise _not_sent(self._unsettled[0], None, execution)
         while not self._settling.acquire(timeout=SETTLE_LOOK):
             if limit.is_over():
                 return
         try:
-            left = self._unsettled
-            if left is None or (execution is not None and left._asks(execution)):
-                return
-            # What it runs itself comes by here too.
-            self._unsettled = None
-            try:
-                left._settle(limit)
-            except Error as failure:
-                self._unsettled = left
-                raise _not_sent(left, failure, execution) from failure
-            except BaseException:
-                self._unsettled = left
-                raise
-            if not left._settled:
-                self._unsettled = left
-                raise _not_sent(left, None, execution)
+            self._settler = threading.get_ident()
+            while self._unsettled and not (execution is not None and any(left._asks(execution) for left in self._unsettled)):
+                self._settle_one(self._unsettled[0], limit, execution)
+                del self._unsettled[0]
         finally:
+            self._settler = None
             self._settling.release()
 
-    def _carry_out(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
+    def _settle_one(self, left: Transaction, limit: Limit, execution: Execution | None) -> None:
+        try:
+            left._settle(limit)
+        except Error as failure:
+            raise _not_sent(left, failure, execution) from failure
+        except BaseException as interruption:
+            if execution is not None:
+                _remember(interruption, execution, sent=False)
+            raise
+        if not left._settled:
+            raise _not_sent(left, None, execution)
+
+    def _carry_out(self, execution: Execution, limit: Limit, check: bool, *, aside: bool = False) -> Outcome:
+        """Runs a command. One that is carried out ``aside``, for another one that waits, is not what an interruption is about."""
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
         followed = attaching and self._follows(execution.domain)
         with Out("nx_outcome", lib.nx_outcome_free) as out:
@@ -317,14 +353,15 @@ class Session:
                 raise
             except BaseException as interruption:
                 # Ctrl-C, or what another signal's handler raised.
-                _remember(interruption, execution)
+                if not aside:
+                    _remember(interruption, execution)
                 raise
             outcome = read_outcome(out.pointer)
         if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
             # The attempt before the signal took effect, and this one is refused for it.
             outcome = replace(outcome, disposition=Disposition.COMPLETED)
         refusal = None if outcome.completed else _not_completed(execution, outcome)
-        transaction = self._transaction()
+        transaction = execution._transaction() or self._transaction()
         if transaction is not None:
             transaction._learn(execution, outcome, refusal)
         if refusal is None:
@@ -348,16 +385,14 @@ class Session:
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
-        if domain == self._domain:
-            return self._prepare(statement, limit)
         if not extension("domains"):
-            return self._prepare_selecting(domain, statement, limit)
+            return self._prepare(statement, limit) if domain == self.domain else self._prepare_selecting(domain, statement, limit)
         scope, data = encode(domain, "the domain"), encode(statement, "the command")
         with Out("nx_execution", lib.nx_execution_free) as out:
             blocking(
                 self._handle,
                 lib.nxx_session_prepare_in,
-                *(_unless_over(limit), scope, len(scope), data, len(data), TOKEN, out.place),
+                *(_unless_over(limit), scope, len(scope), NULL, 0, data, len(data), TOKEN, out.place),
             )
             return Execution(self, statement, domain, out.take())
 
@@ -379,7 +414,7 @@ class Session:
 
     def _named(self, domain: str | None, what: str) -> str:
         if domain is None:
-            domain = self._domain
+            domain = self.domain
         if domain is not None and not isinstance(domain, str):
             raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
         if domain is None:
@@ -588,14 +623,14 @@ def _unless_over(limit: Limit) -> Limit:
     return Limit(None, None) if limit.is_over() else limit
 
 
-def _remember(interruption: BaseException, execution: Execution) -> None:
+def _remember(interruption: BaseException, execution: Execution, *, sent: bool = True) -> None:
     """Has an exception that is none of ours carry the command that it interrupted, as ours do."""
     with suppress(AttributeError, TypeError):
         vars(interruption).update(execution=execution, reference=execution.reference)
     if hasattr(interruption, "add_note"):
+        what = "may have happened, or may still happen" if sent else "was not sent this time"
         interruption.add_note(
-            f"The command with reference {execution.reference} may have happened, or may still happen: run this exception's "
-            "execution again to learn its outcome."
+            f"The command with reference {execution.reference} {what}: run this exception's execution again to learn its outcome."
         )
 
 

@@ -28,6 +28,7 @@ from nervix_ffi.errors import (
     UnsupportedError,
 )
 from nervix_ffi.outcome import Outcome, TransactionAdmission, TransactionPreview, TransactionStatus
+from nervix_ffi.subscription import statement_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -67,8 +68,10 @@ class Transaction:
 
     def __init__(self, session: Session, domain: str, timeout: float | None, cancel: Cancel | None) -> None:
         self._session = session
+        #: The domain to select at the end, where the library does not do that.
         self._selected: str | None = None
         self._beginning: Execution | None = None
+        self._reverting: Execution | None = None
         self._timeout = timeout
         self._cancel = cancel
         self._begun = False
@@ -135,11 +138,20 @@ class Transaction:
         """
         if self._settled:
             return
-        self._session._unsettled = self
+        session = self._session
+        if self not in session._unsettled:
+            session._unsettled.append(self)
+        self._pass()
         if self._deciding is None:
             patience = REVERT_PATIENCE if self._timeout is None else min(REVERT_PATIENCE, self._timeout)
             with suppress(Error):
-                self._session._settle(Limit(patience, None))
+                session._settle(Limit(patience, None))
+
+    def _pass(self) -> None:
+        """It is under way no longer; another one may be by now."""
+        session = self._session
+        if session._transaction() is self:
+            session._transaction = nothing
 
     @property
     def _settled(self) -> bool:
@@ -159,45 +171,53 @@ class Transaction:
         """
         session = self._session
         if not self._begun and self._beginning is not None:
-            begun = session._carry_out(self._beginning, limit, False)
+            begun = session._carry_out(self._beginning, limit, False, aside=True)
             if begun.disposition != Disposition.COMPLETED:
-                self._done = begun.disposition != Disposition.OUTCOME_UNKNOWN
+                if begun.disposition != Disposition.OUTCOME_UNKNOWN:
+                    self._finish()
                 return
-            self._has_begun(begun)
         if self._deciding is not None:
-            told = session._carry_out(self._deciding, limit, False)
+            told = session._carry_out(self._deciding, limit, False, aside=True)
             if told.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
                 # Nobody will ever know; what is still open is let go of.
                 self._deciding = None
         if self._failure is not None:
             self._leave(limit)
         elif not self._done and self._deciding is None:
-            outcome = session._carry_out(session._prepare("REVERT;", limit), limit, False)
+            outcome = session._carry_out(self._revert(limit), limit, False, aside=True)
             if outcome.disposition != Disposition.OUTCOME_UNKNOWN:
                 self._finish()
+
+    def _revert(self, limit: Limit) -> Execution:
+        """The REVERT of it; one that may have happened is asked about, and never made a second time (E-3)."""
+        if self._reverting is None:
+            self._reverting = self._session._prepare("REVERT;", limit, transaction=self)
+        return self._reverting
 
     def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Begins it; a ``with`` block does. Raises CommandFailed when the domain is missing or the session holds a transaction,
         and whatever ``Execution.run`` raises. After UncertainError, DeadlineError, CancelledError or Ctrl-C it may have begun: run
-        the error's ``execution`` again to learn that, and REVERT to let go of it; a ``with`` block does both by itself.
+        the error's ``execution`` again to learn that, or call this again, and ``revert`` to let go of it; a ``with`` block does both
+        by itself.
         """
-        if self._begun:
+        if self._begun or self._done:
             raise InvalidArgumentError("a transaction begins once; make another one with session.transaction()")
-        session = self._session
-        self._selected = session.domain
-        limit = Limit(timeout, cancel)
-        self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
-        outcome = session._run(self._beginning, limit, True)
-        self._has_begun(outcome)
-        return outcome
+        session, limit = self._session, Limit(timeout, cancel)
+        # What an earlier block left is no concern of this one.
+        session._settle(limit, self._beginning)
+        if self._beginning is None:
+            if not extension("domains") and self.domain != session.domain:
+                self._selected = session.domain
+                session._carry_out(session._prepare(f"USE {self.domain};", limit), limit, True)
+            self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
+            self._beginning._transaction = weakref.ref(self)
+        return session._carry_out(self._beginning, limit, True)
 
-    def _has_begun(self, outcome: Outcome) -> None:
+    def _has_begun(self) -> None:
         session = self._session
         self._begun = True
-        self.status = outcome.transaction
-        session._transaction = weakref.ref(self)
-        # The library has selected it as well.
-        session._domain = self.domain
+        if self not in session._unsettled:
+            session._transaction = weakref.ref(self)
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
@@ -210,12 +230,12 @@ class Transaction:
         """
         if not isinstance(query, str):
             raise TypeError(f"query is the text of a statement (str), not {type(query).__name__}")
-        if _COMMIT.fullmatch(query):
+        if _COMMIT.fullmatch(statement_of(query)):
             return self._decide(query, None, Limit(timeout, cancel), check)
-        if _REVERT.fullmatch(query):
+        if _REVERT.fullmatch(statement_of(query)):
             return self.revert(timeout=timeout, cancel=cancel)
         self._check()
-        return self._session.execute(query, timeout=timeout, cancel=cancel, check=check)
+        return self._session._execute(query, Limit(timeout, cancel), check, self)
 
     def commit(
         self,
@@ -248,7 +268,8 @@ class Transaction:
             raise InvalidArgumentError(
                 f"the commit may have happened (reference {self._deciding.reference}): commit again to learn what became of it"
             )
-        outcome = self._session.execute("REVERT;", timeout=timeout, cancel=cancel)
+        limit = Limit(timeout, cancel)
+        outcome = self._session._run(self._revert(limit), limit, True)
         self._finish()
         return outcome
 
@@ -263,7 +284,7 @@ class Transaction:
             )
         # A commit that may have happened is asked about, and never made a second time (E-3).
         unsent = self._deciding is None and limit.is_over()
-        execution = self._deciding or self._session._prepare(query, limit, preview=preview)
+        execution = self._deciding or self._session._prepare(query, limit, preview=preview, transaction=self)
         self._deciding = execution
         try:
             return self._session._run(execution, limit, check)
@@ -274,7 +295,17 @@ class Transaction:
 
     def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
-        ends = execution is self._deciding or _REVERT.fullmatch(execution.query) or _COMMIT.fullmatch(execution.query)
+        query = statement_of(execution.query)
+        ends = execution is self._deciding or _REVERT.fullmatch(query) or _COMMIT.fullmatch(query)
+        if execution is self._beginning and not self._begun:
+            if failure is None:
+                self.status = outcome.transaction
+                self._has_begun()
+            elif outcome.disposition not in _UNKNOWN:
+                self._beginning = None
+                self._back()
+        if execution is self._reverting and outcome.disposition not in _UNKNOWN:
+            self._reverting = None
         if execution is self._deciding and outcome.disposition not in _UNKNOWN:
             self._deciding = None
             if failure is None:
@@ -312,25 +343,36 @@ class Transaction:
         if self._done:
             return
         self._done = True
-        self._session._transaction = lambda: None
+        self._beginning = None
+        self._pass()
+        if self._session._domain is None:
+            # As in the library, which has it selected.
+            self._session._domain = self.domain
+        self._back()
+
+    def _back(self) -> None:
+        """Selects the domain that was selected before, where the library does not do that with the end of the transaction."""
         # Refused while the library holds on to a lost transaction: then it follows when that is left.
         with suppress(Error):
             self._select_again(Limit(REVERT_PATIENCE, None))
 
     def _select_again(self, limit: Limit) -> None:
-        """Selects the domain that was selected before."""
         session = self._session
         if self._selected is not None and self._selected != session.domain:
-            session._carry_out(session._prepare(f"USE {self._selected};", limit), limit, False)
+            session._carry_out(session._prepare(f"USE {self._selected};", limit), limit, False, aside=True)
 
     def _leave(self, limit: Limit) -> None:
         """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
         session = self._session
-        if not self._left and session._transaction() is None:
-            session._carry_out(session._prepare("REVERT;", limit), limit, False)
+        if not self._left and (extension("domains") or session._transaction() is None):
+            session._carry_out(session._prepare("REVERT;", limit, transaction=self), limit, False, aside=True)
             self._select_again(limit)
         # Otherwise what the session holds by now is another one.
         self._left = True
+
+
+def nothing() -> None:
+    """Stands for a transaction where there is none."""
 
 
 def transaction_error(outcome: Outcome) -> type[TransactionError] | None:

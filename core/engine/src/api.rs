@@ -273,6 +273,8 @@ pub struct Given {
     pub reference: Option<String>,
     /// The position that command was first sent with (E-2).
     pub position: Option<u64>,
+    /// The only transaction that it may be sent in; any, or none, when absent.
+    pub transaction: Option<String>,
     /// What a COMMIT must find.
     pub preview: Option<TransactionPreviewIdentity>,
 }

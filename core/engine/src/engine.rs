@@ -237,6 +237,7 @@ impl Engine {
                 held.reference = Arc::clone(&reference);
             }
             held.position = given.position;
+            held.bound = given.transaction.map(Arc::from);
             held.preview = given.preview;
         }
         Ok((id, reference))

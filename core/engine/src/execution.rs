@@ -21,6 +21,8 @@ pub(crate) struct Execution {
     pub(crate) reference: Arc<str>,
     /// What it is sent as; decided when it is first executed, and the same ever after (E-2).
     pub(crate) route: Option<Route>,
+    /// The only transaction that it may be sent in, if it was prepared for one.
+    pub(crate) bound: Option<Arc<str>>,
     /// The transaction it belongs to.
     pub(crate) transaction: Option<Arc<str>>,
     pub(crate) position: Option<u64>,
@@ -45,6 +47,7 @@ impl Execution {
             domain,
             reference,
             route: None,
+            bound: None,
             transaction: None,
             position: None,
             preview: None,

@@ -250,10 +250,10 @@ pub unsafe extern "C" fn nxx_session_prepare(
             false => Some(unsafe { position.read_unaligned() }),
         };
         let given = Given {
-            domain: None,
             reference: reference.map(str::to_owned),
             position,
             preview,
+            ..Given::default()
         };
         may_block()?;
         // SAFETY: the host passes a token of this library, or NULL.
@@ -272,6 +272,8 @@ pub unsafe extern "C" fn nxx_session_prepare_in(
     session: *mut SessionObject,
     domain: *const u8,
     domain_len: usize,
+    transaction: *const u8,
+    transaction_len: usize,
     query: *const u8,
     query_len: usize,
     cancel: *const CancelObject,
@@ -280,15 +282,17 @@ pub unsafe extern "C" fn nxx_session_prepare_in(
     guarded(|| {
         let out = Place::new("out", out)?;
         // SAFETY: the host passes a session of this library, or NULL, and buffers that are readable during the call.
-        let (session, domain, query) = unsafe {
+        let (session, domain, transaction, query) = unsafe {
             (
                 &object("session", session)?.session,
-                required_text("domain", domain, domain_len)?,
+                optional_text("domain", domain, domain_len)?,
+                optional_text("transaction", transaction, transaction_len)?,
                 required_text("query", query, query_len)?,
             )
         };
         let given = Given {
-            domain: Some(domain.to_owned()),
+            domain: domain.map(str::to_owned),
+            transaction: transaction.map(str::to_owned),
             ..Given::default()
         };
         may_block()?;

@@ -206,6 +206,7 @@ impl Play {
                     domain: u.ratio(1, 4)?.then(|| "d".to_owned()),
                     reference: None,
                     position: u.arbitrary()?,
+                    transaction: u.ratio(1, 6)?.then(|| "t".to_owned()),
                     preview: u.ratio(1, 3)?.then(|| preview("t", 1, 2)),
                 };
                 // A host repeats a command as it was, with all that would be filled in now if it were left out.
@@ -225,6 +226,7 @@ impl Play {
                             reference: Some(sent.execution_reference),
                             position: sent.expected_transaction_position,
                             preview: sent.expected_preview,
+                            transaction: None,
                         },
                     ),
                     _ => (text.to_owned(), given),

@@ -292,6 +292,7 @@ impl Engine {
             _ => None,
         };
         let (wanted_position, wanted_preview) = (held.position, held.preview.clone());
+        let bound = held.bound.clone();
         if self.awaits_transaction_command(execution) {
             return false;
         }
@@ -313,6 +314,13 @@ impl Engine {
                     return false;
                 }
                 let route = route(&query, self.holds_transaction());
+                if let (Some(why), false) = (
+                    bound.and_then(|bound| self.is_without(&bound)),
+                    is_local(&route),
+                ) {
+                    self.settle(execution, local(Disposition::Failed, why));
+                    return true;
+                }
                 if let (Some(lost), false) = (self.transaction_lost(), is_local(&route)) {
                     let refused = Outcome {
                         transaction: self.transaction_ended(None),

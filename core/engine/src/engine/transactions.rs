@@ -23,6 +23,8 @@ use crate::statement::{Act, Route};
 pub(super) struct Held {
     pub(super) id: Arc<str>,
     domain: String,
+    /// The domain that was selected before, and is again once it is over.
+    selected: Option<String>,
     /// The operations accepted so far, as the newest status said.
     accepted: u64,
     /// What the newest append's admission, or an inspection at this position, would commit.
@@ -72,6 +74,21 @@ impl Engine {
                 "transaction {id} is not held any more: {why}; run REVERT; to go on without it, or BEGIN; for a new one"
             )),
             _ => None,
+        }
+    }
+
+    /// Why a command that was prepared for a transaction, and was never sent, is not sent any more; None when it may be.
+    pub(super) fn is_without(&self, bound: &str) -> Option<String> {
+        let held = self.transaction.as_ref();
+        held.is_none_or(|held| *held.id != *bound).then(|| {
+            format!("nothing was sent, as the session does not hold transaction {bound} any more, which the command is of")
+        })
+    }
+
+    /// Nothing is held any more, and the domain selected before is selected again.
+    fn let_go(&mut self) {
+        if let Some(selected) = self.transaction.take().and_then(|held| held.selected) {
+            self.domain = Some(selected);
         }
     }
 
@@ -221,7 +238,7 @@ impl Engine {
     /// Leaves a transaction that is lost, for REVERT and BEGIN.
     pub(super) fn leave_lost_transaction(&mut self) {
         if self.transaction_lost().is_some() {
-            self.transaction = None;
+            self.let_go();
         }
     }
 
@@ -282,7 +299,6 @@ impl Engine {
                         held.adopt(&attached.transaction, OutcomeOrigin::Executed);
                         held.binding = Binding::Bound(conn);
                         held.ending = None;
-                        held.backoff.reset();
                         self.domain = Some(held.domain.clone());
                     }
                 }
@@ -292,7 +308,7 @@ impl Engine {
                         .as_ref()
                         .is_some_and(|held| held.ending.is_some()) =>
                 {
-                    self.transaction = None;
+                    self.let_go();
                 }
                 AttachDisposition::TransactionAlreadyFinished(finished) => {
                     self.set_binding(Binding::Lost(finished_text(&finished.transaction)));
@@ -404,6 +420,9 @@ impl Engine {
                         && of_this.as_ref() == Some(&held.id);
                     if is_open(&status.state) {
                         held.adopt(status, outcome.origin);
+                        if tells_binding(outcome) {
+                            held.backoff.reset();
+                        }
                         if lost && act == Act::Begin && completed {
                             // The host asked for it again.
                             held.binding = Binding::Bound(conn);
@@ -411,7 +430,7 @@ impl Engine {
                             self.domain = Some(status.domain.clone());
                         }
                     } else if ends {
-                        self.transaction = None;
+                        self.let_go();
                     } else if !lost {
                         // What was called after this, as a part of it, must not happen outside of it: nothing is sent before
                         // the host leaves it.
@@ -428,9 +447,12 @@ impl Engine {
                             && tells_binding(outcome)
                             && !may_be_its_own(act, outcome))) =>
                 {
+                    self.let_go();
+                    let selected = self.domain.replace(status.domain.clone());
                     self.transaction = Some(Held {
                         id: Arc::from(status.transaction_id.as_str()),
                         domain: status.domain.clone(),
+                        selected,
                         accepted: status.accepted_operations,
                         preview: None,
                         binding: Binding::Bound(conn),
@@ -438,14 +460,13 @@ impl Engine {
                         ending: None,
                         backoff: Backoff::default(),
                     });
-                    self.domain = Some(status.domain.clone());
                 }
                 _ => {}
             }
         } else if matches!(act, Act::Commit | Act::Revert) {
             match &mut self.transaction {
                 Some(held) if of_this.as_ref() != Some(&held.id) => {}
-                Some(_) if completed => self.transaction = None,
+                Some(_) if completed => self.let_go(),
                 // It could not be ended, and the session is bound to none: attaching it tells whether it is over.
                 Some(held)
                     if outcome.disposition == CommandDisposition::RequestFailed

@@ -16,9 +16,10 @@ fn prepare(bench: &mut Bench, query: &str, given: Given) -> Result<ExecutionId, 
         position: given.position.is_some(),
         preview: given.preview.is_some(),
     };
+    let entropy = [bench.watch.given.len() as u8; 10];
     let (id, reference) = bench
         .engine
-        .prepare_with(now, query, [7; 10], given)
+        .prepare_with(now, query, entropy, given)
         .map_err(|error| error.kind)?;
     bench.watch.given.insert(reference.to_string(), parts);
     Ok(id)
@@ -167,4 +168,119 @@ fn a_command_of_a_given_domain_leaves_the_selected_one() {
     bench.reply(conn, request, completed(&command.execution_reference));
     bench.call(Call::Execute(here));
     assert_ne!(bench.command(conn).1.domain.as_deref(), Some("annex"));
+}
+
+// rule: X-2, D-1
+#[test]
+fn what_was_prepared_for_a_transaction_is_never_sent_outside_of_it() {
+    let (mut bench, mut conn) = Bench::connected();
+    for (number, ends) in ["COMMIT;", "REVERT;"].into_iter().enumerate() {
+        let id = format!("t{number}");
+        bench.begin(conn, &id);
+        let given = || Given {
+            transaction: Some(id.clone()),
+            ..Given::default()
+        };
+        let late: Vec<ExecutionId> = ["STOP;", "COMMIT;", "REVERT;"]
+            .iter()
+            .map(|query| prepare(&mut bench, query, given()).unwrap())
+            .collect();
+        let appended_one = prepare(&mut bench, "STOP;", given()).unwrap();
+        let call = bench.call(Call::Execute(appended_one));
+        let (request, command) = bench.command(conn);
+        assert_eq!(command.expected_transaction_position, Some(0));
+        let reply = appended(&command.execution_reference, &id, 1, 1);
+        bench.reply(conn, request, reply);
+        bench.outcome(call);
+        let (call, ..) = bench.execute(ends);
+        let (request, command) = bench.command(conn);
+        // One waits behind the end of the transaction, the others come later.
+        let behind = bench.call(Call::Execute(late[0]));
+        bench.reply(conn, request, completed(&command.execution_reference));
+        bench.outcome(call);
+        let mut refused = vec![behind];
+        refused.extend(late.iter().map(|one| bench.call(Call::Execute(*one))));
+        bench.begin(conn, "another");
+        refused.extend(late.iter().map(|one| bench.call(Call::Execute(*one))));
+        for call in refused {
+            let outcome = bench.outcome(call);
+            assert_eq!(outcome.disposition, Disposition::Failed);
+            assert!(outcome.decided_locally);
+            assert!(outcome.message.contains(&id), "{}", outcome.message);
+        }
+        bench.sends_nothing(conn);
+        let reading = prepare(&mut bench, "SHOW SCHEMAS;", given()).unwrap();
+        bench.call(Call::Execute(reading));
+        bench.command(conn);
+        (bench, conn) = Bench::connected();
+    }
+}
+
+// rule
+#[test]
+fn what_was_sent_into_a_transaction_is_recovered_when_that_is_over() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    let given = Given {
+        transaction: Some("t".into()),
+        ..Given::default()
+    };
+    let execution = prepare(&mut bench, "STOP;", given).unwrap();
+    let call = bench.call(Call::Execute(execution));
+    let (_, first) = bench.command(conn);
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (attach, _) = bench.transaction_attach(conn);
+    let over = transaction_in("t", TransactionState::TransactionReverted, 1);
+    bench.reply(conn, attach, transaction_finished(over));
+    let (request, again) = bench.command(conn);
+    assert_eq!(again, first);
+    bench.reply(
+        conn,
+        request,
+        appended(&again.execution_reference, "t", 1, 1),
+    );
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+}
+
+// rule: L-1, L-3, X-1
+#[test]
+fn the_domain_selected_before_a_transaction_is_selected_again_after_it() {
+    for ends in ["COMMIT;", "REVERT;", "attach"] {
+        let (mut bench, mut conn) = Bench::connected();
+        let given = Given {
+            domain: Some("x".into()),
+            ..Given::default()
+        };
+        let begin = prepare(&mut bench, "BEGIN;", given).unwrap();
+        let call = bench.call(Call::Execute(begin));
+        let (request, command) = bench.command(conn);
+        let mut status = transaction("t", 0);
+        status.domain = "x".into();
+        let reply = bound(completed(&command.execution_reference), status);
+        bench.reply(conn, request, reply);
+        bench.outcome(call);
+        let (inside, _) = bench.prepare("STOP;");
+        if ends == "attach" {
+            bench.lose(conn);
+            let call = bench.call(Call::Execute(inside));
+            conn = bench.reconnected();
+            let (attach, _) = bench.transaction_attach(conn);
+            let mut over = transaction_in("t", TransactionState::TransactionExpired, 0);
+            over.domain = "x".into();
+            bench.reply(conn, attach, transaction_finished(over));
+            assert_eq!(bench.outcome(call).disposition, Disposition::Failed);
+            let (call, ..) = bench.execute("REVERT;");
+            bench.outcome(call);
+        } else {
+            let (call, ..) = bench.execute(ends);
+            let (request, command) = bench.command(conn);
+            assert_eq!(command.domain.as_deref(), Some("x"));
+            bench.reply(conn, request, completed(&command.execution_reference));
+            bench.outcome(call);
+        }
+        bench.execute("CREATE SCHEMA a (b I64);");
+        let (_, command) = bench.command(conn);
+        assert_eq!(command.domain.as_deref(), Some("d"), "after {ends}");
+    }
 }

@@ -193,6 +193,8 @@ fn calls_without_their_objects_are_invalid() {
                 null_mut(),
                 b"d".as_ptr(),
                 1,
+                null(),
+                0,
                 b"X".as_ptr(),
                 1,
                 null(),

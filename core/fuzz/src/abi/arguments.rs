@@ -431,7 +431,7 @@ impl Play<'_> {
                 let end = end.map_or(0, |end| u64::from_ne_bytes(*end)).min(64);
                 (vec![vec![b'x'; end as usize]], true)
             }
-            "username" | "password" | "continuation" => (several(&["a"]), true),
+            "username" | "password" | "continuation" | "transaction" => (several(&["a"]), true),
             _ => panic!("{}: nothing is known of the text {name}", function.name),
         };
         let optional = matches!(
@@ -440,9 +440,13 @@ impl Play<'_> {
                 | "password"
                 | "continuation"
                 | "reference"
+                | "transaction"
                 | "preview_transaction"
                 | "preview_basis"
-        ) || name == "domain" && function.name.contains("connect");
+        ) || name == "domain"
+            && ["connect", "prepare"]
+                .iter()
+                .any(|what| function.name.contains(what));
         if optional && (!self.wild || u.ratio(2, 3)?) || self.sometimes(u, 20)? {
             return Ok(None);
         }

@@ -1,0 +1,374 @@
+"""What a transaction is to whatever else happens on its session: other threads, other blocks, other domains, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import nervix_ffi
+from nervix_ffi import Disposition
+from nervix_ffi.testing import LoopbackError, LoopbackNode
+
+from ..support import DOMAIN, PATIENCE, Running, connect, counts, executed, sent, wait
+from .test_transactions import SCHEMA, applied, exists, forbidden, transactions
+from .test_unfinished_transactions import LATER, leave_unreverted
+
+Session = nervix_ffi.Session
+
+
+def domain_of(node: LoopbackNode, model: str) -> list[str]:
+    """The domains that have a model."""
+
+    def has(domain: str) -> bool:
+        try:
+            node.control("execute", domain=domain, statement=f"SHOW CREATE {model};")
+        except LoopbackError:
+            return False
+        return True
+
+    return [domain for domain in (DOMAIN, "annex") if has(domain)]
+
+
+@pytest.fixture
+def annex(node: LoopbackNode) -> str:
+    """Another domain."""
+    node.control("execute", statement="CREATE UNPACED DOMAIN annex;")
+    return "annex"
+
+
+# ---- blocks that come after one that could not end
+
+
+@pytest.mark.rule("X-3", "X-5", "N-4")
+@pytest.mark.parametrize("left", ["open", "committing"])
+def test_a_block_that_cannot_begin_makes_the_session_forget_none(node: LoopbackNode, left: str) -> None:
+    with connect(node, retry_timeout=2.0) as session:
+        if left == "open":
+            first = leave_unreverted(node, session)
+        else:
+            with pytest.raises(nervix_ffi.UncertainError), session.transaction(timeout=PATIENCE) as first:  # noqa: PT012
+                first.execute(SCHEMA, timeout=PATIENCE)
+                node.control("cut", when="before", how="abort", direction="out", kind="CommandOutcome")
+                node.control("accept", mode="refuse")
+                first.commit(timeout=PATIENCE)
+        for _ in range(3):
+            second = session.transaction(timeout=0.1)
+            with pytest.raises(nervix_ffi.DeadlineError, match="nothing was sent"), second:
+                pytest.fail("it began")
+        node.control("accept", mode="accept")
+        later = session.execute(LATER, timeout=PATIENCE)
+        assert (later.admission, later.transaction) == (None, None)
+        assert first.finished
+    assert [it["state"] for it in transactions(node)] == ["REVERTED" if left == "open" else "COMMITTED"]
+    assert exists(node, "SCHEMA later")
+
+
+@pytest.mark.rule("E-2", "E-3")
+def test_the_revert_of_a_block_that_could_not_end_has_one_reference(node: LoopbackNode) -> None:
+    with connect(node, request_timeout=0.3) as session:
+        # Two sessions in turn lose the answer.
+        for nth in (2, 3):
+            node.control("drop_reply", kind="CommandRequest", nth=nth)
+        with pytest.raises(ZeroDivisionError), session.transaction(timeout=0.1) as tx:  # noqa: PT012
+            tx.execute(SCHEMA, timeout=PATIENCE)
+            _ = 1 / 0
+        assert session.execute(LATER, timeout=PATIENCE).transaction is None
+        assert tx.finished
+    references = [
+        entry["reference"]
+        for entry in node.journal()["entries"]
+        if entry.get("kind") == "CommandRequest" and entry["direction"] == "in"
+    ]
+    assert len(set(references)) == 4, "a BEGIN, an append, a REVERT and what came later"
+    assert len(references) > 4, "the REVERT was asked about"
+    assert all(executed(node, reference) == 1 for reference in references)
+
+
+# ---- what was called for it
+
+
+@pytest.mark.rule("X-2", "D-1", "N-2")
+@pytest.mark.parametrize("how", ["timeout", "cancel", "outage", "behind another"])
+def test_what_was_called_for_a_transaction_never_happens_outside_of_it(node: LoopbackNode, session: Session, how: str) -> None:
+    cancel = nervix_ffi.Cancel()
+    other: Running[nervix_ffi.Outcome] | None = None
+    with (  # noqa: PT012
+        pytest.raises((nervix_ffi.DeadlineError, nervix_ffi.CancelledError)) as caught,
+        session.transaction(timeout=PATIENCE) as tx,
+    ):
+        if how == "outage":
+            node.control("accept", mode="refuse")
+            node.control("cut", how="abort")
+        elif how == "cancel":
+            cancel.trigger()
+        elif how == "behind another":
+            node.control("delay", kind="CommandRequest", when="before", count=1)
+            other = Running(lambda: session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE))
+            wait(node, held=1)
+        try:
+            tx.execute(SCHEMA, timeout=0 if how == "timeout" else 0.2, cancel=cancel)
+        finally:
+            node.control("accept", mode="accept")
+            node.control("release")
+    if other is not None:
+        other.result()
+    execution = caught.value.execution
+    assert execution is not None
+    for _ in range(2):
+        with pytest.raises(nervix_ffi.CommandFailed, match="nothing was sent") as refused:
+            execution.run(timeout=PATIENCE)
+        assert refused.value.outcome.decided_locally
+    # Nor in a transaction that comes later.
+    with session.transaction(timeout=PATIENCE):
+        assert execution.run(timeout=PATIENCE, check=False).disposition == Disposition.FAILED
+    assert executed(node, execution.reference) == 0
+    assert not exists(node, "SCHEMA made")
+    assert [it["state"] for it in transactions(node)] == ["REVERTED", "COMMITTED"]
+
+
+@pytest.mark.rule("E-3", "X-3", "X-5")
+@pytest.mark.parametrize("commit", ["COMMIT;", "commit", "// done\nCOMMIT;", "COMMIT; // done\n", " COMMIT ;\n"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_commit_is_known_however_it_is_written(node: LoopbackNode, session: Session, commit: str, lost: bool) -> None:
+    with session.transaction(timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        if lost:
+            node.control("cut", when="before", how="abort", direction="out", kind="CommandOutcome")
+            node.control("accept", mode="refuse")
+            with pytest.raises(nervix_ffi.DeadlineError) as caught:
+                tx.execute(commit, timeout=0.2)
+            node.control("accept", mode="accept")
+            assert tx.commit(timeout=PATIENCE).reference == caught.value.reference
+        else:
+            assert tx.execute(commit, timeout=PATIENCE).completed
+        assert tx.finished
+    assert applied(node) == {append.reference: 1}
+    assert [it["state"] for it in transactions(node)] == ["COMMITTED"]
+
+
+@pytest.mark.rule("E-3", "X-1")
+@pytest.mark.parametrize("how", ["begin", "execution"])
+def test_a_begin_whose_answer_was_lost_is_asked_about(node: LoopbackNode, session: Session, how: str) -> None:
+    tx = session.transaction()
+    node.control("cut", when="before", how="abort", direction="out", kind="CommandOutcome")
+    node.control("accept", mode="refuse")
+    with pytest.raises(nervix_ffi.DeadlineError) as caught:
+        tx.begin(timeout=0.2)
+    node.control("accept", mode="accept")
+    if how == "begin":
+        assert tx.begin(timeout=PATIENCE).reference == caught.value.reference
+    else:
+        assert caught.value.execution is not None
+        caught.value.execution.run(timeout=PATIENCE)
+    assert tx.id == transactions(node)[0]["id"]
+    append = tx.execute(SCHEMA, timeout=PATIENCE)
+    tx.commit(timeout=PATIENCE)
+    assert applied(node) == {append.reference: 1}
+    assert [it["state"] for it in transactions(node)] == ["COMMITTED"]
+    assert executed(node, caught.value.reference) == 1
+
+
+@pytest.mark.rule("X-1")
+def test_a_begin_that_was_refused_may_be_tried_again(node: LoopbackNode, session: Session) -> None:
+    tx = session.transaction("annex")
+    with pytest.raises(nervix_ffi.CommandFailed):
+        tx.begin(timeout=PATIENCE)
+    assert session.domain == DOMAIN
+    node.control("execute", statement="CREATE UNPACED DOMAIN annex;")
+    tx.begin(timeout=PATIENCE)
+    assert session.domain == "annex"
+    tx.revert(timeout=PATIENCE)
+    assert session.domain == DOMAIN
+
+
+# ---- the domain
+
+
+@pytest.mark.rule("L-1", "X-1")
+def test_what_is_prepared_after_a_block_that_could_not_revert_is_of_the_domain_selected_before(
+    node: LoopbackNode, session: Session, annex: str
+) -> None:
+    leave_unreverted(node, session, annex)
+    assert session.domain == DOMAIN
+    execution = session.prepare(LATER)
+    node.control("accept", mode="accept")
+    assert execution.run(timeout=PATIENCE).admission is None
+    assert domain_of(node, "SCHEMA later") == [DOMAIN]
+    assert execution.domain == DOMAIN
+
+
+@pytest.mark.rule("L-1", "T-8")
+def test_a_block_ends_in_its_domain_whoever_else_uses_the_session(node: LoopbackNode, session: Session, annex: str) -> None:
+    with session.transaction(annex, timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("delay", kind="CommandRequest", when="before", count=1, nth=2)
+        slow: Running[nervix_ffi.Outcome] | None = None
+        try:
+            tx.commit(timeout=PATIENCE)
+            slow = Running(lambda: session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE))
+            wait(node, held=1)
+            # No answer is needed for it.
+            assert session.domain == DOMAIN
+            later = session.prepare(LATER)
+        finally:
+            node.control("release")
+    assert slow is not None
+    slow.result()
+    assert later.run(timeout=PATIENCE).completed
+    assert domain_of(node, "SCHEMA later") == [DOMAIN]
+    assert applied(node) == {append.reference: 1}
+
+
+@pytest.mark.rule("L-1", "X-1")
+def test_a_begin_that_waits_for_the_commit_of_another_domain_changes_no_selection(
+    node: LoopbackNode, session: Session, annex: str
+) -> None:
+    def other() -> bool:
+        with session.transaction(DOMAIN, timeout=PATIENCE) as second:
+            second.execute(SCHEMA, timeout=PATIENCE)
+        return second.finished and second.admission is not None
+
+    with session.transaction(annex, timeout=PATIENCE) as tx:
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("delay", kind="CommandRequest", when="before", count=1)
+        commit = Running(lambda: tx.commit(timeout=PATIENCE))
+        wait(node, held=1)
+        begin = Running(other)
+        node.control("release")
+        commit.result()
+        assert begin.result()
+    assert tx.finished
+    assert session.domain == DOMAIN
+    session.execute(LATER, timeout=PATIENCE)
+    assert domain_of(node, "SCHEMA later") == [DOMAIN]
+    assert [(it["domain"], it["state"]) for it in transactions(node)] == [("annex", "COMMITTED"), (DOMAIN, "COMMITTED")]
+
+
+@pytest.mark.rule("L-1", "X-2")
+def test_what_another_thread_runs_while_a_commit_is_under_way_lands_in_no_domain_that_was_not_meant(
+    node: LoopbackNode, session: Session, annex: str
+) -> None:
+    with session.transaction(annex, timeout=PATIENCE) as tx:
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("delay", kind="CommandRequest", when="before", count=1)
+        commit = Running(lambda: tx.commit(timeout=PATIENCE))
+        wait(node, held=1)
+        late = session.prepare(LATER)
+        run = Running(lambda: late.run(timeout=PATIENCE, check=False))
+        node.control("release")
+        commit.result()
+        outcome = run.result()
+    assert (outcome.disposition, outcome.decided_locally) == (Disposition.FAILED, True)
+    assert domain_of(node, "SCHEMA later") == []
+
+
+# ---- several threads
+
+
+@pytest.mark.rule("X-1", "X-3", "X-6")
+def test_transactions_of_several_threads_are_each_told_their_own(node: LoopbackNode, session: Session) -> None:
+    rounds = 40
+    told: list[tuple[str | None, str | None]] = []
+    refused: set[str] = set()
+
+    def work(thread: int) -> tuple[int, int]:
+        committed = failed = 0
+        for number in range(rounds):
+            name = f"t{thread}_{number}"
+            fails = number % 3 == 0
+            while True:
+                try:
+                    with session.transaction(timeout=PATIENCE) as tx:
+                        outcome = tx.execute(f"CREATE SCHEMA {name} (id U32);", timeout=PATIENCE)
+                        assert outcome.admission is not None
+                        assert tx.status is not None
+                        assert (tx.status.id, tx.status.accepted) == (outcome.admission.preview.transaction, 1)
+                        if fails:
+                            node.control("execute", domain=DOMAIN, statement=f"CREATE SCHEMA {name} (id U32);")
+                except nervix_ffi.TransactionFailed as failure:
+                    told.append((failure.status.id if failure.status else None, tx.id))
+                    failed += 1
+                except nervix_ffi.CommandFailed as failure:
+                    # Another thread's is held.
+                    refused.add(failure.execution.query if failure.execution else "")
+                    continue
+                else:
+                    committed += 1
+                assert tx.finished
+                break
+        return committed, failed
+
+    threads = [Running(lambda thread=thread: work(thread)) for thread in range(3)]  # type: ignore[misc]
+    failing = len(range(0, rounds, 3))
+    assert [thread.result() for thread in threads] == [(rounds - failing, failing)] * 3
+    assert refused <= {"BEGIN;"}
+    assert all(found == own is not None for found, own in told)
+    states = [it["state"] for it in transactions(node)]
+    assert (states.count("COMMITTED"), states.count("FAILED")) == (3 * (rounds - failing), 3 * failing)
+    assert session.execute(LATER, timeout=PATIENCE).transaction is None
+    assert forbidden(node) == {}
+
+
+# ---- signals
+
+
+@pytest.fixture
+def on_signal() -> Iterator[Callable[[Callable[[], Any]], None]]:
+    """Sets what SIGUSR1 does."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda handler: signal.signal(signal.SIGUSR1, lambda *_: handler()) and None
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.rule("X-3", "N-4")
+@pytest.mark.parametrize("handler", ["command", "interrupt"])
+def test_a_signal_while_the_session_ends_a_transaction_makes_nothing_part_of_it(
+    node: LoopbackNode, session: Session, on_signal: Callable[[Callable[[], Any]], None], handler: str
+) -> None:
+    leave_unreverted(node, session)
+    execution = session.prepare(LATER)
+    found: list[BaseException] = []
+
+    def handle() -> None:
+        node.control("release")
+        if handler == "interrupt":
+            raise KeyboardInterrupt
+        try:
+            session.execute("CREATE SCHEMA inner (id U32);", timeout=PATIENCE)
+        except nervix_ffi.Error as failure:
+            found.append(failure)
+
+    on_signal(handle)
+    node.control("delay", kind="CommandRequest", when="before", count=1)
+    reverts = sent(node, "CommandRequest")
+
+    def signal_when_held() -> None:
+        wait(node, held=1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    sender = threading.Thread(target=signal_when_held)
+    sender.start()
+    node.control("accept", mode="accept")
+    try:
+        assert execution.run(timeout=PATIENCE).completed
+    except KeyboardInterrupt as interruption:
+        found.append(interruption)
+        carried = vars(interruption)
+        assert carried["execution"] is execution
+        assert all("was not sent this time" in note for note in carried["__notes__"])
+        assert execution.run(timeout=PATIENCE).completed
+    sender.join()
+    assert len(found) == 1
+    if handler == "command":
+        assert isinstance(found[0], nervix_ffi.TransportError)
+        assert "nothing was sent" in str(found[0])
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert exists(node, "SCHEMA later")
+    assert not exists(node, "SCHEMA inner")
+    assert sent(node, "CommandRequest") > reverts
+    assert counts(node)["executed"][execution.reference] == 1
