@@ -70,13 +70,15 @@ def test_a_block_that_cannot_begin_makes_the_session_forget_none(node: LoopbackN
 
 @pytest.mark.rule("E-2", "E-3")
 def test_the_revert_of_a_block_that_could_not_end_has_one_reference(node: LoopbackNode) -> None:
-    with connect(node, request_timeout=0.3) as session:
-        # Two sessions in turn lose the answer.
-        for nth in (2, 3):
-            node.control("drop_reply", kind="CommandRequest", nth=nth)
+    with connect(node) as session:
+        node.control("drop_reply", kind="CommandRequest", nth=3)
         with pytest.raises(ZeroDivisionError), session.transaction(timeout=0.1) as tx:  # noqa: PT012
             tx.execute(SCHEMA, timeout=PATIENCE)
             _ = 1 / 0
+        for _ in range(3):
+            with pytest.raises(nervix_ffi.DeadlineError, match="nothing was sent"):
+                session.execute(LATER, timeout=0.1)
+        node.control("cut", how="abort")
         assert session.execute(LATER, timeout=PATIENCE).transaction is None
         assert tx.finished
     references = [
@@ -133,17 +135,19 @@ def test_what_was_called_for_a_transaction_never_happens_outside_of_it(node: Loo
 
 @pytest.mark.rule("E-3", "X-3", "X-5")
 @pytest.mark.parametrize("commit", ["COMMIT;", "commit", "// done\nCOMMIT;", "COMMIT; // done\n", " COMMIT ;\n"])
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_commit_is_known_however_it_is_written(node: LoopbackNode, session: Session, commit: str, lost: bool) -> None:
+@pytest.mark.parametrize("how", ["plain", "lost", "by the session"])
+def test_a_commit_is_known_however_it_is_written(node: LoopbackNode, session: Session, commit: str, how: str) -> None:
     with session.transaction(timeout=PATIENCE) as tx:
         append = tx.execute(SCHEMA, timeout=PATIENCE)
-        if lost:
+        if how == "lost":
             node.control("cut", when="before", how="abort", direction="out", kind="CommandOutcome")
             node.control("accept", mode="refuse")
             with pytest.raises(nervix_ffi.DeadlineError) as caught:
                 tx.execute(commit, timeout=0.2)
             node.control("accept", mode="accept")
             assert tx.commit(timeout=PATIENCE).reference == caught.value.reference
+        elif how == "by the session":
+            assert session.execute(commit, timeout=PATIENCE).completed
         else:
             assert tx.execute(commit, timeout=PATIENCE).completed
         assert tx.finished
