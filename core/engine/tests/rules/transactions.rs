@@ -1711,3 +1711,35 @@ fn an_attach_that_ended_its_call_is_not_sent_again() {
         assert!(outcome.message.contains("no good"));
     }
 }
+
+// rule: X-6, E-3
+#[test]
+fn a_server_that_attaches_and_detaches_is_asked_after_growing_waits() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    let (call, _, reference) = bench.execute("CREATE SCHEMA a (b I64);");
+    let began = bench.now;
+    let mut asked = 0;
+    while bench.now < began + 10 * SEC {
+        let (id, _) = bench.command(conn);
+        asked += 1;
+        bench.reply(conn, id, detached(&reference, "t"));
+        let next = loop {
+            if let [message] = &bench.all_sent(conn)[..] {
+                break message.request_id;
+            }
+            bench.pass(10 * MS);
+        };
+        bench.reply(conn, next, transaction_attached(transaction("t", 0)));
+    }
+    println!("asked {asked} times in ten seconds");
+    assert!((5..=20).contains(&asked), "{asked}");
+    // Once it is answered, the next loss is made good at once.
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, appended(&reference, "t", 1, 1));
+    bench.outcome(call);
+    let (_, _, reference) = bench.execute("CREATE SCHEMA c (b I64);");
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, detached(&reference, "t"));
+    assert_eq!(bench.quiet(conn, 150 * MS).len(), 1);
+}
