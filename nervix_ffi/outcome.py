@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
+from nervix_ffi._told import CUT, cut, harmless, told
 from nervix_ffi.enums import Disposition, Origin, TransactionState, read
 from nervix_ffi.schema import Schema, read_schema
 
@@ -58,41 +59,23 @@ class Diagnostic:
         number = data.count(b"\n", 0, start) + 1
         before = _shown(data[max(line_start, start - 8 * BEFORE) : start])
         if len(before) > BEFORE:
-            before = _CUT + before[1 - BEFORE :]
-        marked = _cut(_shown(data[start : min(end, start + 8 * MARKED)]), MARKED)
-        cut = len(marked) == MARKED and marked.endswith(_CUT)
-        after = "" if cut else _cut(_shown(data[end : min(line_end, end + 8 * AFTER)]), AFTER)
+            before = CUT + before[1 - BEFORE :]
+        marked = cut(_shown(data[start : min(end, start + 8 * MARKED)]), MARKED)
+        whole = len(marked) < MARKED or not marked.endswith(CUT)
+        after = "" if not whole else cut(_shown(data[end : min(line_end, end + 8 * AFTER)]), AFTER)
         margin = f"{number} | "
         drawn = (
             f"{margin}{before}{marked}{after}\n{' ' * (len(margin) - 2)}| {' ' * _width(before)}{'^' * max(1, _width(marked))}"
         )
-        return f"{_told(self.message)}\n{drawn}" if message else drawn
+        return f"{told(self.message)}\n{drawn}" if message else drawn
 
-
-#: How many characters of a server's message are shown. ``message`` has all of it.
-TOLD = 4000
 
 #: How many characters of a line are shown before, of and behind the part in question.
 BEFORE, MARKED, AFTER = 60, 60, 40
 
-_CUT = "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + _CUT
-
 
 def _shown(data: bytes) -> str:
-    return _harmless(data.decode("utf-8", "replace").replace("\t", "    "))
-
-
-def _told(message: str) -> str:
-    """A server's message as a terminal may show it."""
-    return "\n".join(map(_harmless, _cut(message, TOLD).split("\n")))
-
-
-def _harmless(line: str) -> str:
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return harmless(data.decode("utf-8", "replace").replace("\t", "    "))
 
 
 def _width(text: str) -> int:
@@ -191,7 +174,7 @@ class Outcome:
         """The outcome for a person, with each diagnostic drawn under ``query``."""
         disposition = self.disposition
         name = disposition.name if isinstance(disposition, Disposition) else f"disposition {disposition}"
-        head = f"the command ended {name}" + (f": {_told(self.message)}" if self.message else "")
+        head = f"the command ended {name}" + (f": {told(self.message)}" if self.message else "")
         remarks = list(self.diagnostics)
         for statement in self.statements or ():
             remarks += [remark for remark in statement.diagnostics if remark not in remarks]
