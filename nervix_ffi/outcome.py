@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, ffi, lib
@@ -47,7 +48,7 @@ class Diagnostic:
         Of a long line only what is around that part. Without ``message``, the line and the mark alone.
         """
         if self.span is None:
-            return self.message if message else ""
+            return told(self.message) if message else ""
         data = query.encode("utf-8", "surrogatepass")
         start = min(self.span[0], len(data))
         end = max(start, min(self.span[1], len(data)))
@@ -69,6 +70,9 @@ class Diagnostic:
         )
         return f"{told(self.message)}\n{drawn}" if message else drawn
 
+
+#: How many diagnostics of an outcome are drawn.
+DRAWN = 20
 
 #: How many characters of a line are shown before, of and behind the part in question.
 BEFORE, MARKED, AFTER = 60, 60, 40
@@ -171,15 +175,18 @@ class Outcome:
         return self.disposition == Disposition.COMPLETED
 
     def describe(self, query: str) -> str:
-        """The outcome for a person, with each diagnostic drawn under ``query``."""
+        """The outcome for a person, with the first diagnostics drawn under ``query``, each of them once.
+
+        However much a server says, this is a text that a person reads: ``diagnostics`` and ``statements`` have all of it.
+        """
         disposition = self.disposition
         name = disposition.name if isinstance(disposition, Disposition) else f"disposition {disposition}"
         head = f"the command ended {name}" + (f": {told(self.message)}" if self.message else "")
-        remarks = list(self.diagnostics)
-        for statement in self.statements or ():
-            remarks += [remark for remark in statement.diagnostics if remark not in remarks]
-        drawn = (remark.draw(query, message=remark.message != self.message) for remark in remarks)
-        return "\n".join([head, *filter(None, drawn)])
+        of_statements = (statement.diagnostics for statement in self.statements or ())
+        remarks = list(dict.fromkeys(chain(self.diagnostics, *of_statements)))
+        drawn = [remark.draw(query, message=remark.message != self.message) for remark in remarks[:DRAWN]]
+        more = f"{CUT} and {len(remarks) - DRAWN} more" if len(remarks) > DRAWN else ""
+        return "\n".join([head, *filter(None, [*drawn, more])])
 
 
 class _DiagnosticPlaces:

@@ -11,6 +11,7 @@ from nervix_ffi._endpoint import Endpoint, Kind
 from nervix_ffi._handle import TOKEN
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import Out, check, read_text
+from nervix_ffi._told import told
 from nervix_ffi.batch import Batch, BatchData, batch_of
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.enums import (
@@ -79,7 +80,7 @@ class SubmissionOutcome:
         """The outcome for a person."""
         words = [self.result, self.refusal, self.defect, self.failure, self.uncertainty]
         named = " ".join(getattr(word, "name", f"number {word}") for word in words if word is not None)
-        return f"the batch ended {named}{_ADVICE.get(self.result, '')}" + (f": {self.message}" if self.message else "")
+        return f"the batch ended {named}{_ADVICE.get(self.result, '')}" + (f": {told(self.message)}" if self.message else "")
 
 
 def _read_outcome(outcome: CData) -> SubmissionOutcome:
