@@ -5,7 +5,7 @@ Owns what a person gets to see of a text that a server wrote. Must not know what
 
 from __future__ import annotations
 
-__all__ = ["CUT", "cut", "harmless", "told"]
+__all__ = ["CUT", "cut", "harmless", "inline", "told"]
 
 #: How many characters are shown of one text.
 TOLD = 4000
@@ -27,3 +27,8 @@ def harmless(line: str) -> str:
 def told(message: str) -> str:
     """A text as a terminal may show it, line by line."""
     return "\n".join(map(harmless, cut(message, TOLD).split("\n")))
+
+
+def inline(message: str) -> str:
+    """A text as a part of one line that a terminal may show."""
+    return harmless(" ".join(cut(message, TOLD).splitlines()))
