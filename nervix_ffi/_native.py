@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, MutableSequence
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import ffi, lib
+from nervix_ffi._told import inline
 from nervix_ffi._unbroken import Release, dropping, place_for, taken
 from nervix_ffi.enums import ErrorKind, OpenRefusal, read
 from nervix_ffi.errors import Error, InvalidArgumentError, error_class
@@ -67,7 +68,7 @@ def read_error(error: CData) -> Error:
         reference = read_bytes(pointer, length).decode("utf-8", "replace")
     refusal = ffi.new("nx_open_refusal *")
     refused = lib.nx_error_open_refusal(error, refusal)
-    failure = error_class(kind)(_advised(message, kind, reference))
+    failure = error_class(kind)(_advised(inline(message), kind, reference))
     failure.kind = kind
     failure.reference = reference
     if refused:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Pump"]
 
-#: What one queue keeps for a reader that does not come: events, and bytes of their frames (S-8). One event always fits.
+#: What one queue keeps for a reader that does not come: events, and bytes of their frames and texts (S-8). One event always fits.
+#: Reports of gaps and ends go on to twice as many, the texts of those above either limit cut to what weighs next to nothing.
 LIMIT_EVENTS = 1024
 LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -86,13 +87,15 @@ class Channel:
 
     def put(self, event: Event, number: int) -> Iterable[object]:
         """The steps that keep an event, or count it as lost."""
-        size = 0
-        if isinstance(event, Rows):
-            size = event._frame_size()
-            if self._queue and (len(self._queue) >= LIMIT_EVENTS or self._bytes + size > LIMIT_BYTES):
+        size = event._weight()
+        if self._queue and (len(self._queue) >= LIMIT_EVENTS or self._bytes + size > LIMIT_BYTES):
+            if isinstance(event, Rows):
                 return self._lose(event, len(event), number)
-        elif event.kind != EventKind.ENDED and len(self._queue) >= 2 * LIMIT_EVENTS:
-            return self._lose(event, getattr(event, "count", 0), number)
+            # That there was a gap is worth more than all that is said about it.
+            event._shorten()
+            size = event._weight()
+            if event.kind != EventKind.ENDED and len(self._queue) >= 2 * LIMIT_EVENTS:
+                return self._lose(event, getattr(event, "count", 0), number)
         return chain(
             map(self._losses.pop, (event.subscription,), (None,)),
             putting(self, "_bytes", self._bytes + size),

@@ -12,7 +12,7 @@ from nervix_ffi.enums import ErrorKind, OpenRefusal, ReopenReason, Settlement
 
 if TYPE_CHECKING:
     from nervix_ffi.outcome import Diagnostic, Outcome, TransactionStatus
-    from nervix_ffi.producer import SubmissionOutcome
+    from nervix_ffi.producer import Submission, SubmissionOutcome
     from nervix_ffi.session import Execution
 
 __all__ = [
@@ -55,8 +55,10 @@ class Error(Exception):
     """A failure that this package reports.
 
     ``kind`` is what kind it is, or None when it has none. ``reference`` is the execution reference of the command that failed,
-    when the error ended one; the command may have happened, and running the same ``execution`` again tells (B-1). ``refusal``
-    says why an open was refused, and ``reason`` why a handle has to be opened again.
+    when the error ended one; the command may have happened, and running the same ``execution`` again tells (B-1). ``submission``
+    is the batch that a call of a producer handed over, or that a ``result`` was of; it is None when nothing was submitted, and
+    otherwise the batch must not be submitted again: ``submission.result`` tells what becomes of it (B-14). ``refusal`` says why an
+    open was refused, and ``reason`` why a handle has to be opened again.
     """
 
     kind: ErrorKind | int | None = None
@@ -64,10 +66,11 @@ class Error(Exception):
     refusal: OpenRefusal | int | None = None
     reason: ReopenReason | int | None = None
     execution: Execution | None = None
+    submission: Submission | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An execution belongs to a session of this process: it stays behind when the error is pickled.
-        state = {name: value for name, value in self.__dict__.items() if name != "execution"}
+        # An execution and a submission belong to a session of this process: they stay behind when the error is pickled.
+        state = {name: value for name, value in self.__dict__.items() if name not in ("execution", "submission")}
         return (type(self), self.args, state)
 
 
@@ -118,13 +121,21 @@ class OpenRefused(RejectedError):
 
 
 class DeadlineError(Error, TimeoutError):
-    """The time was over before the call came back. A command may have happened: run the same ``execution`` again (B-1)."""
+    """The time was over before the call came back.
+
+    A command may have happened: run the same ``execution`` again (B-1). A batch was submitted when there is a ``submission``, and
+    not otherwise (B-14).
+    """
 
     kind = ErrorKind.DEADLINE
 
 
 class CancelledError(Error):
-    """The call was cancelled. A command may have happened: run the same ``execution`` again (B-1)."""
+    """The call was cancelled.
+
+    A command may have happened: run the same ``execution`` again (B-1). A batch was submitted when there is a ``submission``, and
+    not otherwise (B-14).
+    """
 
     kind = ErrorKind.CANCELLED
 

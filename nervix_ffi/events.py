@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
+from nervix_ffi._told import cut
 from nervix_ffi.column import Column, read_column, read_lists
 from nervix_ffi.enums import EndReason, EventKind, Part, SkipCause, Type, read
 from nervix_ffi.errors import InvalidArgumentError
@@ -53,8 +54,18 @@ class Event:
         )
         return f"{type(self).__name__}({self.subscription!r}, generation={self.generation}{details})"
 
+    def _weight(self) -> int:
+        """The bytes that it keeps in memory, beside what every event does."""
+        return sys.getsizeof(self.subscription)
+
+    def _shorten(self) -> None:
+        """Lets go of what it says at length."""
+
 
 _COMMON = ("subscription", "generation")
+
+#: How many characters stay of a report's message where there is no room for more.
+BRIEF = 256
 
 
 class _Report(Event):
@@ -63,6 +74,13 @@ class _Report(Event):
     def __init__(self, subscription: str, generation: int, message: str | None = None) -> None:
         super().__init__(subscription, generation)
         self.message = message
+
+    def _weight(self) -> int:
+        return super()._weight() + sys.getsizeof(self.message)
+
+    def _shorten(self) -> None:
+        if self.message is not None:
+            self.message = cut(self.message, BRIEF)
 
 
 class DeliveryLost(_Report):
@@ -268,11 +286,11 @@ class Rows(Event):
         with self._handle as event:
             return _arrow.capsules(lambda schema, array: lib.nxx_event_arrow(event, Part.ROWS, schema, array))
 
-    def _frame_size(self) -> int:
+    def _weight(self) -> int:
         pointer, length = ffi.new("const uint8_t **"), ffi.new("size_t *")
         with self._handle as event:
             check(lib.nx_event_frame(event, pointer, length))
-        return int(length[0])
+        return super()._weight() + int(length[0])
 
     def _cells(self, part: Part) -> int:
         return 1 if part == Part.BRANCH_KEY else self._count

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
+from nervix_ffi._told import CUT, cut, harmless, told
 from nervix_ffi.enums import Disposition, Origin, TransactionState, read
 from nervix_ffi.schema import Schema, read_schema
 
@@ -46,7 +48,7 @@ class Diagnostic:
         Of a long line only what is around that part. Without ``message``, the line and the mark alone.
         """
         if self.span is None:
-            return self.message if message else ""
+            return told(self.message) if message else ""
         data = query.encode("utf-8", "surrogatepass")
         start = min(self.span[0], len(data))
         end = max(start, min(self.span[1], len(data)))
@@ -58,41 +60,26 @@ class Diagnostic:
         number = data.count(b"\n", 0, start) + 1
         before = _shown(data[max(line_start, start - 8 * BEFORE) : start])
         if len(before) > BEFORE:
-            before = _CUT + before[1 - BEFORE :]
-        marked = _cut(_shown(data[start : min(end, start + 8 * MARKED)]), MARKED)
-        cut = len(marked) == MARKED and marked.endswith(_CUT)
-        after = "" if cut else _cut(_shown(data[end : min(line_end, end + 8 * AFTER)]), AFTER)
+            before = CUT + before[1 - BEFORE :]
+        marked = cut(_shown(data[start : min(end, start + 8 * MARKED)]), MARKED)
+        whole = len(marked) < MARKED or not marked.endswith(CUT)
+        after = "" if not whole else cut(_shown(data[end : min(line_end, end + 8 * AFTER)]), AFTER)
         margin = f"{number} | "
         drawn = (
             f"{margin}{before}{marked}{after}\n{' ' * (len(margin) - 2)}| {' ' * _width(before)}{'^' * max(1, _width(marked))}"
         )
-        return f"{_told(self.message)}\n{drawn}" if message else drawn
+        return f"{told(self.message)}\n{drawn}" if message else drawn
 
 
-#: How many characters of a server's message are shown. ``message`` has all of it.
-TOLD = 4000
+#: How many diagnostics of an outcome are drawn.
+DRAWN = 20
 
 #: How many characters of a line are shown before, of and behind the part in question.
 BEFORE, MARKED, AFTER = 60, 60, 40
 
-_CUT = "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + _CUT
-
 
 def _shown(data: bytes) -> str:
-    return _harmless(data.decode("utf-8", "replace").replace("\t", "    "))
-
-
-def _told(message: str) -> str:
-    """A server's message as a terminal may show it."""
-    return "\n".join(map(_harmless, _cut(message, TOLD).split("\n")))
-
-
-def _harmless(line: str) -> str:
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return harmless(data.decode("utf-8", "replace").replace("\t", "    "))
 
 
 def _width(text: str) -> int:
@@ -188,15 +175,18 @@ class Outcome:
         return self.disposition == Disposition.COMPLETED
 
     def describe(self, query: str) -> str:
-        """The outcome for a person, with each diagnostic drawn under ``query``."""
+        """The outcome for a person, with the first diagnostics drawn under ``query``, each of them once.
+
+        However much a server says, this is a text that a person reads: ``diagnostics`` and ``statements`` have all of it.
+        """
         disposition = self.disposition
         name = disposition.name if isinstance(disposition, Disposition) else f"disposition {disposition}"
-        head = f"the command ended {name}" + (f": {_told(self.message)}" if self.message else "")
-        remarks = list(self.diagnostics)
-        for statement in self.statements or ():
-            remarks += [remark for remark in statement.diagnostics if remark not in remarks]
-        drawn = (remark.draw(query, message=remark.message != self.message) for remark in remarks)
-        return "\n".join([head, *filter(None, drawn)])
+        head = f"the command ended {name}" + (f": {told(self.message)}" if self.message else "")
+        of_statements = (statement.diagnostics for statement in self.statements or ())
+        remarks = list(dict.fromkeys(chain(self.diagnostics, *of_statements)))
+        drawn = [remark.draw(query, message=remark.message != self.message) for remark in remarks[:DRAWN]]
+        more = f"{CUT} and {len(remarks) - DRAWN} more" if len(remarks) > DRAWN else ""
+        return "\n".join([head, *filter(None, [*drawn, more])])
 
 
 class _DiagnosticPlaces:

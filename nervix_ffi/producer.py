@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from nervix_ffi._endpoint import Endpoint, Kind
 from nervix_ffi._handle import TOKEN
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import Out, check, read_text
+from nervix_ffi._told import told
 from nervix_ffi.batch import Batch, BatchData, batch_of
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.enums import (
@@ -22,7 +24,7 @@ from nervix_ffi.enums import (
     SubmissionUncertainty,
     read,
 )
-from nervix_ffi.errors import InvalidArgumentError, NotAdmitted, OutcomeUnknown, ProcessingFailed, SubmissionNotCompleted
+from nervix_ffi.errors import Error, InvalidArgumentError, NotAdmitted, OutcomeUnknown, ProcessingFailed, SubmissionNotCompleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +81,7 @@ class SubmissionOutcome:
         """The outcome for a person."""
         words = [self.result, self.refusal, self.defect, self.failure, self.uncertainty]
         named = " ".join(getattr(word, "name", f"number {word}") for word in words if word is not None)
-        return f"the batch ended {named}{_ADVICE.get(self.result, '')}" + (f": {self.message}" if self.message else "")
+        return f"the batch ended {named}{_ADVICE.get(self.result, '')}" + (f": {told(self.message)}" if self.message else "")
 
 
 def _read_outcome(outcome: CData) -> SubmissionOutcome:
@@ -155,9 +157,16 @@ class Submission:
 
         With ``check``, an outcome that is not COMPLETED is raised: NotAdmitted, ProcessingFailed or OutcomeUnknown. Raises
         DeadlineError after ``timeout`` seconds (0 takes an outcome that is there) or CancelledError, which leave the submission as it
-        is, and ClosedError.
+        is, and ClosedError. Each has this ``submission``, and so has KeyboardInterrupt, or what another signal's handler raises.
         """
-        limit = Limit(timeout, cancel, MOMENT)
+        try:
+            outcome = self._result(Limit(timeout, cancel, MOMENT), check)
+        except BaseException as failure:
+            _name(failure, self)
+            raise
+        return outcome
+
+    def _result(self, limit: Limit, check: bool) -> SubmissionOutcome:
         if not self._look():
             self._rejoin(limit)
         outcome = self._outcome
@@ -203,6 +212,26 @@ class Submission:
             if not self._look():
                 self._keep(None)
         return self._outcome
+
+
+#: Stands for the identity of no submission.
+NOTHING = 2**64 - 1
+
+
+def _nothing() -> CData:
+    """A place for the identity of a submission."""
+    return ffi.new("uint64_t *", NOTHING)
+
+
+def _name(failure: BaseException, submission: Submission | None) -> None:
+    """Has what ended a call, Ctrl-C and the like included, carry the batch that was submitted, or None when none was (B-14)."""
+    with suppress(AttributeError, TypeError):
+        vars(failure).update(submission=submission)
+    if submission is not None and not isinstance(failure, Error) and hasattr(failure, "add_note"):
+        failure.add_note(
+            f"The batch is submission {submission.identity} of {submission.producer.name} and may have been processed: ask this "
+            "exception's submission for its outcome instead of submitting the batch again."
+        )
 
 
 class Producer(Endpoint):
@@ -252,27 +281,46 @@ class Producer(Endpoint):
         ``data`` is a Batch, Arrow data of any library (``cast`` as in ``Batch.from_arrow``), or rows as mappings. It may be changed
         or released as soon as this returns. ``timeout`` is in seconds. Raises InvalidArgumentError for data that does not fit the
         fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first,
-        TransportError when there was no restoration within the session's ``retry_timeout``: in each case nothing was submitted.
-        Raises ReopenRequiredError or ClosedError.
+        TransportError when there was no restoration within the session's ``retry_timeout``: in each case nothing was submitted, and
+        the exception's ``submission`` is None. Raises ReopenRequiredError or ClosedError. KeyboardInterrupt, or what another
+        signal's handler raises, may come when the batch is submitted already, and has that ``submission`` then.
         """
-        limit = Limit(timeout, cancel)
+        place = _nothing()
+        try:
+            submission = self._submit(place, data, cast, Limit(timeout, cancel))
+        except BaseException as failure:
+            self._name(failure, place)
+            raise
+        return submission
+
+    def submit_ipc(self, ipc: object, *, timeout: float | None = None, cancel: Cancel | None = None) -> Submission:
+        """Hands over one Arrow IPC stream, bytes or any buffer, which the server judges (B-13): see ``submit``."""
+        place = _nothing()
+        try:
+            limit = Limit(timeout, cancel)
+            data = ffi.from_buffer("uint8_t[]", ipc)
+            submission = self._hand_over(place, lib.nx_producer_submit_ipc, limit, data, len(data))
+        except BaseException as failure:
+            self._name(failure, place)
+            raise
+        return submission
+
+    def _submit(self, place: CData, data: BatchData, cast: bool, limit: Limit) -> Submission:
         batch = self.batch(data, cast=cast)
         try:
-            return self._submit(lib.nx_producer_submit, limit, batch._handle)
+            return self._hand_over(place, lib.nx_producer_submit, limit, batch._handle)
         finally:
             if batch is not data:
                 batch.release()
 
-    def submit_ipc(self, ipc: object, *, timeout: float | None = None, cancel: Cancel | None = None) -> Submission:
-        """Hands over one Arrow IPC stream, bytes or any buffer, which the server judges (B-13): see ``submit``."""
-        limit = Limit(timeout, cancel)
-        data = ffi.from_buffer("uint8_t[]", ipc)
-        return self._submit(lib.nx_producer_submit_ipc, limit, data, len(data))
-
-    def _submit(self, function: Callable[..., CData], limit: Limit, *batch: object) -> Submission:
-        place = ffi.new("uint64_t *")
+    def _hand_over(self, place: CData, function: Callable[..., CData], limit: Limit, *batch: object) -> Submission:
         self._call(function, limit, *batch, TOKEN, place)
         return self._submission(int(place[0]))
+
+    def _name(self, failure: BaseException, place: CData) -> None:
+        """Has what ended a call carry the submission that the library wrote to ``place``, if there is one."""
+        identity = int(place[0])
+        _name(failure, None if identity == NOTHING else self._submission(identity))
 
     def send(
         self,
@@ -285,11 +333,18 @@ class Producer(Endpoint):
     ) -> SubmissionOutcome:
         """Submits a batch and waits for its outcome: ``submit``, then ``Submission.result``.
 
-        After DeadlineError or CancelledError look at ``pending``: a batch that is there was submitted.
+        What it raises says how far it came: the ``submission`` of the exception, KeyboardInterrupt included, is the batch that was
+        submitted, whose outcome ``submission.result`` still tells; None means that nothing was, and the batch may be sent again.
         """
-        limit = Limit(timeout, cancel)
-        submission = self.submit(data, cast=cast, timeout=limit.remaining(), cancel=cancel)
-        return submission.result(timeout=limit.remaining(), cancel=cancel, check=check)
+        place = _nothing()
+        try:
+            limit = Limit(timeout, cancel)
+            submission = self._submit(place, data, cast, limit)
+            outcome = submission._result(Limit(limit.remaining(), cancel, MOMENT), check)
+        except BaseException as failure:
+            self._name(failure, place)
+            raise
+        return outcome
 
     def pending(self) -> list[Submission]:
         """The submissions whose outcome was not taken, oldest first."""

@@ -19,6 +19,7 @@ from nervix_ffi._handle import TOKEN, Handle, blocking
 from nervix_ffi._library import extension, ffi, lib, library
 from nervix_ffi._native import NULL, Out, check, encode, optional, read_text
 from nervix_ffi._pump import Pump
+from nervix_ffi._told import inline
 from nervix_ffi._unbroken import Release, own
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.clock import Clock, DomainClock, read_clock
@@ -654,12 +655,12 @@ def _not_completed(execution: Execution, outcome: Outcome) -> Error:
         if outcome.disposition == Disposition.OUTCOME_UNKNOWN:
             uncertain = UncertainError(
                 f"the server does not know what became of the command with reference {outcome.reference}; it may have happened: "
-                f"run the same execution again to learn it ({outcome.message})"
+                f"run the same execution again to learn it ({inline(outcome.message)})"
             )
         else:
             uncertain = ReferenceExpired(
                 f"the cluster does not know any more what became of the command with reference {outcome.reference}; it may have "
-                f"happened: look for what it would have changed before you run it as another command ({outcome.message})"
+                f"happened: look for what it would have changed before you run it as another command ({inline(outcome.message)})"
             )
         uncertain.outcome = outcome
         uncertain.reference = outcome.reference

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import nervix_ffi
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -25,6 +30,59 @@ def test_the_examples_print_what_their_comments_say(root: Path, run_python: RunP
         (said,) = re.findall(r"print\(\w+\.rows\(\)\)\s+# (.*)", example)
         assert run.stdout.startswith(f"{said}\n")
         assert ("pyarrow.RecordBatch" in run.stdout) == ("to_arrow" in example)
+
+
+def recovery(root: Path) -> Callable[..., object]:
+    """The function of the README that runs a command until its outcome is known."""
+    (example,) = (block for block in blocks(root, "python") if "def run(" in block)
+    (function,) = (node for node in ast.parse(example).body if isinstance(node, ast.FunctionDef) and node.name == "run")
+    names: dict[str, Any] = {"nervix_ffi": nervix_ffi, "time": time}
+    exec(ast.unparse(function), names)
+    made: Callable[..., object] = names["run"]
+    return made
+
+
+class Unanswered:
+    """A session, and an execution of it, whose every run ends in the next of these errors."""
+
+    reference = "reference-1"
+
+    def __init__(self, errors: Iterable[nervix_ffi.Error]) -> None:
+        self._errors = iter(errors)
+        self.prepared = self.runs = 0
+
+    def prepare(self, _query: str) -> Unanswered:
+        self.prepared += 1
+        return self
+
+    def run(self, *, timeout: float) -> str:
+        assert timeout > 0
+        self.runs += 1
+        for error in self._errors:
+            raise error
+        return "an outcome"
+
+
+@pytest.mark.rule("B-1", "E-3")
+def test_the_loop_of_recovery_waits_longer_each_time_and_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    run = recovery(root)
+    for kind in (nervix_ffi.UncertainError, nervix_ffi.DeadlineError, nervix_ffi.TransportError, nervix_ffi.ConnectError):
+        pauses.clear()
+        session = Unanswered(kind(str(number)) for number in range(1000))
+        with pytest.raises(kind):
+            run(session, "CREATE RELAY;")
+        assert session.prepared == 1, "each run is of the one execution"
+        assert session.runs == len(pauses) + 1 < 20
+        assert pauses[0] < 1
+        assert all(later > earlier for earlier, later in itertools.pairwise(pauses))
+    session = Unanswered([nervix_ffi.UncertainError("not yet"), nervix_ffi.DeadlineError("not yet")])
+    assert run(session, "CREATE RELAY;") == "an outcome"
+    session = Unanswered([nervix_ffi.ReferenceExpired("never")])
+    with pytest.raises(nervix_ffi.ReferenceExpired):
+        run(session, "CREATE RELAY;")
+    assert session.runs == 1
 
 
 def test_a_refused_command_is_drawn_as_shown(root: Path, run_python: RunPython) -> None:

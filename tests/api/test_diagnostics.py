@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import time
 
-from nervix_ffi import Diagnostic, Disposition, Outcome
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nervix_ffi import Diagnostic, Disposition, Outcome, StatementOutcome, SubmissionOutcome, SubmissionResult
 
 
 @pytest.mark.parametrize(
@@ -60,3 +64,44 @@ def test_what_was_said_already_is_not_said_again() -> None:
         "1 | CREATE RELAY;",
         "  | ^^^^^^",
     ]
+
+
+def failed(message: str, *remarks: Diagnostic) -> StatementOutcome:
+    return StatementOutcome(Disposition.FAILED, already_existed=False, message=message, diagnostics=remarks)
+
+
+def test_of_many_diagnostics_the_first_are_drawn_and_the_others_counted() -> None:
+    statements = tuple(failed("no", Diagnostic(f"remark {number}", (0, 6)), Diagnostic("of all")) for number in range(100))
+    text = Outcome(Disposition.FAILED, "no", None, statements=statements).describe("CREATE RELAY;")
+    lines = text.splitlines()
+    assert lines[:5] == ["the command ended FAILED: no", "remark 0", "1 | CREATE RELAY;", "  | ^^^^^^", "of all"]
+    assert text.count("of all") == 1
+    assert "remark 18\n" in text
+    assert "remark 19\n" not in text
+    assert lines[-1] == "… and 81 more"
+
+
+def test_an_outcome_of_a_hundred_thousand_diagnostics_is_told_at_once() -> None:
+    query = "CREATE RELAY;" * 100
+    statements = tuple(failed("no", Diagnostic("why", (start, start + 1 + start // 1000))) for start in range(100_000))
+    outcome = Outcome(Disposition.FAILED, "no", None, statements=statements)
+    before = time.process_time()
+    text = outcome.describe(query)
+    assert time.process_time() - before < 5, "each was compared with all others: that takes minutes"
+    assert text.endswith("… and 99980 more")
+
+
+TEXTS = st.text() | st.builds(lambda text: text * 10_000, st.text(min_size=1, max_size=3))
+REMARKS = st.builds(Diagnostic, TEXTS, st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)))
+STATEMENTS = st.lists(st.builds(lambda remarks: failed("no", *remarks), st.lists(REMARKS, max_size=4)), max_size=30).map(tuple)
+
+
+@given(TEXTS, st.lists(REMARKS, max_size=30).map(tuple), st.none() | STATEMENTS, TEXTS)
+def test_whatever_a_server_says_the_text_of_an_outcome_is_short_and_harmless(
+    message: str, remarks: tuple[Diagnostic, ...], statements: tuple[StatementOutcome, ...] | None, query: str
+) -> None:
+    text = Outcome(Disposition.FAILED, message, None, remarks, statements=statements).describe(query)
+    batch = SubmissionOutcome(SubmissionResult.PROCESSING_FAILED, message).describe()
+    assert len(text) < 100_000
+    assert len(batch) < 5_000
+    assert all(line.isprintable() for line in [*text.split("\n"), *batch.split("\n")])

@@ -163,8 +163,45 @@ thread = threading.Thread(target=resolve, args=(2, 1))
 thread.start()
 assert producer.send(producer.batch(ROWS), check=False).refusal is SubmissionRefusal.BUSY
 thread.join()
-raises(DeadlineError, lambda: producer.send(ROWS, timeout=0.05))
-assert [one.identity for one in producer.pending()] == [3], "it was submitted, and is not lost"
+failure = raises(DeadlineError, lambda: producer.send(ROWS, timeout=0.05))
+assert producer.pending() == [failure.submission], "it was submitted, and is not lost"
+"""
+    )
+
+
+@pytest.mark.rule("B-14")
+def test_what_ends_a_send_says_whether_the_batch_was_submitted(with_fake: Run) -> None:
+    with_fake(
+        PRODUCER
+        + INTERRUPT
+        + """
+import pickle
+def told(failure):
+    assert failure.submission.producer is producer
+    return failure.submission.identity
+over = Cancel()
+over.trigger()
+assert raises(InvalidArgumentError, lambda: producer.send([{"id": -1}])).submission is None
+assert raises(CancelledError, lambda: producer.send(ROWS, cancel=over)).submission is None
+assert told(raises(DeadlineError, lambda: producer.send(ROWS, timeout=0.05))) == 1
+assert told(raises(KeyboardInterrupt, lambda: interrupt(lambda: producer.send(ROWS)))) == 2
+# There is no credit for more: each of these ends before it submitted anything.
+assert raises(DeadlineError, lambda: producer.send(ROWS, timeout=0.05)).submission is None
+assert raises(DeadlineError, lambda: producer.submit(ROWS, timeout=0.05)).submission is None
+assert raises(DeadlineError, lambda: producer.submit_ipc(b"a stream", timeout=0.05)).submission is None
+stopped = raises(KeyboardInterrupt, lambda: interrupt(lambda: producer.send(ROWS)))
+assert stopped.submission is None and not getattr(stopped, "__notes__", [])
+first, second = producer.pending()
+failure = raises(DeadlineError, lambda: first.result(timeout=0.05))
+assert failure.submission is first
+assert pickle.loads(pickle.dumps(failure)).submission is None, "it stays with this process"
+stopped = raises(KeyboardInterrupt, lambda: interrupt(second.result))
+assert stopped.submission is second
+assert sys.version_info < (3, 11) or "submission 2 of in" in stopped.__notes__[0] and len(stopped.__notes__) == 1
+session.execute("outcome 1 1 3")
+session.execute("outcome 2 2 0")
+assert raises(NotAdmitted, failure.submission.result).submission is first
+assert stopped.submission.result().completed
 """
     )
 

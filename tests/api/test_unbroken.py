@@ -296,6 +296,46 @@ nothing_is_left()
     )
 
 
+@pytest.mark.rule("B-14")
+def test_whatever_ends_a_submission_names_the_batch_that_was_submitted(with_fake: Run) -> None:
+    with_fake(
+        POINTS
+        + """
+session = connect("http://fake", domain="lab")
+FIELDS, ROWS = "id U32, name STRING OPTIONAL, secret BYTES SENSITIVE", [{"id": 1, "secret": b"x"}]
+producer = session.open_producer("in", FIELDS)
+known, over = [], threading.Event()
+def completes():
+    while not over.wait(0.0005):
+        for submission in producer.pending():
+            if not submission.done():
+                session.execute(f"outcome {submission.identity} {SubmissionResult.COMPLETED.value} 0")
+completing = threading.Thread(target=completes)
+completing.start()
+def named(raised):
+    submission = getattr(raised, "submission", None)
+    known.append(submission is not None)
+    assert producer.pending() in ([], [submission]), (producer.pending(), submission)
+    if submission is not None:
+        assert submission.result(timeout=20).completed
+def submits(call, *arguments):
+    submission = call(*arguments)
+    sys.settrace(None)
+    submission.result()
+for call in (
+    lambda: producer.send(ROWS, timeout=20),
+    lambda: submits(producer.submit, ROWS),
+    lambda: submits(producer.submit_ipc, b"a stream"),
+):
+    known.clear()
+    at_every_point(call, named)
+    assert set(known) == {True, False}
+over.set()
+completing.join()
+"""
+    )
+
+
 CALLS = {
     "next": ("subscription.next(timeout=0.001)", 3e-3),
     "execute": ('session.execute("x")', 3e-4),

@@ -100,8 +100,8 @@ def lost(name: str, generation: int, rows: int) -> bytes:
     return server_frame(("SubscriptionDeliveryLost", {"subscription": handle(name, generation), "dropped_rows": rows}))
 
 
-def skipped(name: str, generation: int, rows: int) -> bytes:
-    fields = {"subscription": handle(name, generation), "cause": 1, "skipped_rows": rows, "message": "no time"}
+def skipped(name: str, generation: int, rows: int, message: str = "no time") -> bytes:
+    fields = {"subscription": handle(name, generation), "cause": 1, "skipped_rows": rows, "message": message}
     return server_frame(("SubscriptionRowsSkipped", fields))
 
 
@@ -249,6 +249,35 @@ def test_what_was_lost_adds_up(node: LoopbackNode) -> None:
         wait(node, subscriptions=1, sessions_opened=2)
         node.control("publish", domain=DOMAIN, relay="readings", rows=[reading(9)])
         assert row_ids(next_event(subscription)) == [9]
+
+
+@pytest.mark.rule("S-5", "S-8", "C-7")
+@pytest.mark.parametrize("known", [True, False], ids=["read-before", "never-read"])
+def test_what_is_said_to_a_reader_that_does_not_come_is_bounded_and_each_gap_is_kept(node: LoopbackNode, known: bool) -> None:
+    """One subscription is read, and the long messages of another, which is not, pile up past it."""
+    with connect(node) as session:
+        quick, slow = session.subscribe("readings", name="quick"), session.subscribe("readings", name="slow")
+        assert quick.generation is not None
+        assert slow.generation is not None
+        if known:
+            with pytest.raises(DeadlineError):
+                slow.next(timeout=0)
+        frames = [skipped("slow", slow.generation, 3, "m" * (2 * MIB)), lost("quick", quick.generation, 1)]
+        for _ in range(20):
+            for frame in frames:
+                node.control("inject", frame=encoded(frame))
+            assert isinstance(next_event(quick), DeliveryLost)
+        gaps = [slow.next(timeout=0) for _ in range(20)]
+        told = []
+        for gap in gaps:
+            assert isinstance(gap, RowsSkipped)
+            assert gap.count == 3
+            assert gap.message is not None
+            told.append(gap.message)
+        assert 14 * MIB < sum(map(len, told)) < 17 * MIB
+        assert told[0] == "m" * (2 * MIB), "what there was room for is whole"
+        assert told[-1].startswith("mm")
+        assert told[-1].endswith("…")
 
 
 @pytest.mark.rule("C-7")

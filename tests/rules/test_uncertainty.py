@@ -395,7 +395,9 @@ def test_a_submission_that_nobody_waits_for_is_still_under_way(node: LoopbackNod
         failure = failure_of(lambda: feeding.send(rows(1), timeout=0.3))
         assert isinstance(failure, nervix_ffi.DeadlineError)
         assert not KNOWN.search(str(failure))
-        (submission,) = feeding.pending()
+        submission = failure.submission
+        assert submission is not None
+        assert feeding.pending() == [submission]
         with taking.next(timeout=PATIENCE) as delivery:
             assert ids(delivery) == [1]
             delivery.ack(timeout=PATIENCE)

@@ -18,7 +18,7 @@ use nervix_wire::types::{
 use nervix_wire::Violation;
 
 use crate::api::{
-    Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
+    brief, Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
     ExecutionId, Given, Input, Now, OpenedSubscription, Outcome, Output, Stop,
 };
 use crate::clocks::Clocks;
@@ -529,6 +529,8 @@ impl Engine {
         let Some(held) = self.executions.get(&execution) else {
             return Error::new(kind, reason);
         };
+        // Whatever a server made of the reason, the advice behind it is to be read.
+        let reason = brief(reason.to_owned());
         if held.written {
             let message = format!(
                 "the outcome of command {} is not known, it may have happened: {reason}; execute the same execution again \
@@ -607,12 +609,13 @@ fn describe_rejection(rejected: &RequestRejected) -> String {
         RequestRejection::TooManyRequestsInFlight => "too many requests are in flight",
         RequestRejection::ServerBusy => "the server is busy",
     };
+    let message = brief(rejected.message.clone());
     match &rejected.field {
         Some(field) => format!(
-            "the server refused: {reason} (field {field}): {}",
-            rejected.message
+            "the server refused: {reason} (field {}): {message}",
+            brief(field.clone())
         ),
-        None => format!("the server refused: {reason}: {}", rejected.message),
+        None => format!("the server refused: {reason}: {message}"),
     }
 }
 

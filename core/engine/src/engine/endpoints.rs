@@ -16,7 +16,8 @@ use super::consumers::{Consumer, Settling};
 use super::producers::{unknown, Producer};
 use super::{describe_rejection, is_busy, is_too_large, Engine, BRIEF};
 use crate::api::{
-    CallId, ConnId, Done, EndpointId, EndpointState, Error, ErrorKind, Now, Role, Uncertainty,
+    brief, CallId, ConnId, Done, EndpointId, EndpointState, Error, ErrorKind, Now, Role,
+    Uncertainty,
 };
 use crate::contract::{Contract, OpenRefusal, OpenRequest, ReopenReason};
 use crate::exchange::{Asked, Unsent};
@@ -517,8 +518,9 @@ impl Engine {
             }
             Opened::No(refusal, message) => {
                 let message = format!(
-                    "the server refused to open it: {}: {message}",
-                    refusal.text()
+                    "the server refused to open it: {}: {}",
+                    refusal.text(),
+                    brief(message)
                 );
                 let error = Error {
                     refusal: Some(refusal),

@@ -190,7 +190,10 @@ impl Engine {
             .as_deref()
             .ok_or_else(|| "the leader has no address".to_owned())
             .and_then(|uri| self.reach.follow(uri))
-            .map_err(|why| format!("the leader that the server named cannot be followed: {why}"))?;
+            .map_err(|why| {
+                let why = brief(why);
+                format!("the leader that the server named cannot be followed: {why}")
+            })?;
         self.reach.learn(&origin);
         Ok(origin)
     }
@@ -207,7 +210,7 @@ impl Engine {
             SessionEndReason::ProtocolViolated(violated) => {
                 format!(
                     "the server says that the protocol was violated: {}",
-                    violated.message
+                    brief(violated.message.clone())
                 )
             }
         })

@@ -164,6 +164,22 @@ fn every_refusal_is_told() {
     }
 }
 
+// rule: P-1, C-7
+#[test]
+fn what_a_server_says_of_a_refused_open_is_cut() {
+    let (mut bench, conn) = Bench::connected();
+    let call = bench.open(Role::Producer, "i");
+    let (id, _) = bench.open_ingestor(conn);
+    let mut refusal = producer_refused(ProducerRefusal::DomainStopped);
+    if let ReplyBody::OpenIngestorOutcome(outcome) = &mut refusal {
+        outcome.message = "m".repeat(300_000);
+    }
+    bench.reply(conn, id, refusal);
+    let error = bench.fails(call, ErrorKind::Rejected);
+    assert!(error.message.contains(": mmm"), "{error}");
+    assert!(error.message.len() < 2000, "{}", error.message.len());
+}
+
 // rule: P-2
 #[test]
 fn frames_right_behind_the_opening_find_their_producer() {

@@ -285,6 +285,37 @@ fn a_defect_in_a_request_is_rejected_and_never_sent_again() {
     }
 }
 
+// rule: C-8, C-7
+#[test]
+fn what_a_server_says_of_a_refusal_is_cut_and_the_advice_behind_it_is_not() {
+    let endless = |rejection| {
+        ReplyBody::RequestRejected(RequestRejected {
+            rejection,
+            field: Some("f".repeat(300_000)),
+            message: "m".repeat(300_000),
+        })
+    };
+    let (mut bench, conn) = Bench::connected();
+    let (call, _, _) = bench.execute("CREATE SCHEMA a (b I64);");
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, endless(RequestRejection::InvalidRequest));
+    let error = bench.fails(call, ErrorKind::Rejected);
+    assert!(error.message.len() < 3000, "{}", error.message.len());
+    assert!(error
+        .message
+        .contains("the request is not valid (field fff"));
+    assert!(error.message.contains("): mmm"));
+
+    let (call, _, _) = bench.execute("CREATE SCHEMA a (b I64);");
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, endless(RequestRejection::ReplyTooLarge));
+    let error = bench.fails(call, ErrorKind::Uncertain);
+    assert!(error.message.len() < 3000, "{}", error.message.len());
+    assert!(error
+        .message
+        .ends_with("execute the same execution again to learn its outcome"));
+}
+
 // rule: C-8, E-3
 #[test]
 fn a_reply_too_large_leaves_a_command_uncertain() {
