@@ -512,6 +512,15 @@ impl Engine {
         })
     }
 
+    /// Whether a command that deletes this subscription is in flight.
+    pub(super) fn is_deleting(&self, sub: SubId) -> bool {
+        self.exchanges.values().any(|exchange| {
+            exchange
+                .in_flight()
+                .any(|asked| matches!(asked, Asked::Unsubscribe(_, one) if one == sub))
+        })
+    }
+
     /// What deleting a subscription needs now (S-4, S-6, S-7).
     pub(super) fn unsubscribe_step(&mut self, execution: ExecutionId, name: &str) -> Step {
         // An opening of that name whose caller stopped waiting is answered first.

@@ -196,7 +196,7 @@ impl Engine {
             let Some(held) = self
                 .subs
                 .get(sub)
-                .filter(|held| !self.is_opening(&held.name))
+                .filter(|held| !self.is_opening(&held.name) && !self.is_deleting(sub))
             else {
                 continue;
             };

@@ -388,6 +388,16 @@ impl Engine {
                 "a BEGIN completed and told of no open transaction",
             ));
         }
+        // A BEGIN in one that is over may have begun the next.
+        let begins = one.route == Some(Route::Command(Act::Begin));
+        if let (Some(of), Some(status), false) = (&one.transaction, status, begins) {
+            if **of != *status.transaction_id {
+                return Err(Violation::new(
+                    "X-3",
+                    "a command of a transaction completed and told of another one",
+                ));
+            }
+        }
         match (&one.transaction, &outcome.transaction_admission) {
             (Some(of), Some(admission)) if **of != *admission.preview.transaction_id => {
                 Err(Violation::new(

@@ -1743,3 +1743,18 @@ fn a_server_that_attaches_and_detaches_is_asked_after_growing_waits() {
     bench.reply(conn, id, detached(&reference, "t"));
     assert_eq!(bench.quiet(conn, 150 * MS).len(), 1);
 }
+
+// rule: X-3
+#[test]
+fn an_outcome_that_tells_of_another_transaction_is_a_violation() {
+    for query in ["COMMIT;", "REVERT;", "CREATE SCHEMA a (b I64);"] {
+        let (mut bench, conn) = Bench::connected();
+        bench.begin(conn, "t");
+        let (call, _, reference) = bench.execute(query);
+        let (id, _) = bench.command(conn);
+        let other = transaction_in("u", TransactionState::TransactionCommitted, 0);
+        bench.reply(conn, id, bound(completed(&reference), other));
+        assert!(bench.is_reset(conn));
+        assert!(bench.is_waiting(call), "it is asked about again");
+    }
+}

@@ -105,7 +105,7 @@ pub struct Host {
     next_call: u64,
     names: BTreeMap<String, Name>,
     domain: String,
-    /// A transaction whose begin nobody waited for may have moved it.
+    /// A transaction of another domain, or whose begin nobody waited for, may have moved it.
     domain_unknown: bool,
     /// A transaction was lost, and told so.
     left: bool,
@@ -547,7 +547,8 @@ impl World {
                 self.host.left |= others
                     .filter(|(id, _)| *id != transaction_id)
                     .any(|(_, other)| other.is_open());
-                self.host.domain = domain.clone();
+                // Selected until it is over, whenever that is told.
+                self.host.domain_unknown |= self.host.domain != *domain;
                 self.counts.begun += 1;
             }
         }
