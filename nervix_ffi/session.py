@@ -127,7 +127,7 @@ class Session:
     2 MiB are on their way, and a frame of up to 4 MiB is put together from its pieces; replies in parts take 64 MiB each and 256 MiB
     together, and once read, one that says the same many times in few bytes (F-3 lets it, eightfold) may take some 25 times its size.
     What waits to be sent is bounded by the 64 requests in flight and by the credit of each producer. Where one reader reads past
-    what another subscription's is to have, 1024 events and 16 MiB of frames more wait for that one.
+    what another subscription's is to have, 1024 events and 16 MiB of frames and texts more wait for that one.
     """
 
     def __init__(self, pointer: CData, domain: str | None = None) -> None:

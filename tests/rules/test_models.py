@@ -480,6 +480,9 @@ class ConsumerMachine(Machine):
     @precondition(lambda self: not self.interrupted)
     @rule()
     def end_the_attachment(self) -> None:
+        if not counts(self.node)["consumers"]:
+            # The one before ended a moment ago, and the next waits for somebody to read, or for its time.
+            return
         self.node.control("end_consumer")
         self.quietly = True
         self.lost()

@@ -40,7 +40,7 @@ pub(crate) enum Asked {
     AttachTransaction,
     Open(CallId, Role),
     /// Opens an endpoint again.
-    Restore(EndpointId),
+    Restore(EndpointId, Role),
     Submit(EndpointId, u64),
     Read(EndpointId),
     Settle(CallId),
@@ -73,7 +73,7 @@ impl Asked {
                 | Self::Probe
                 | Self::Reattach(_)
                 | Self::AttachTransaction
-                | Self::Restore(_)
+                | Self::Restore(..)
                 | Self::Release(..)
         )
     }

@@ -625,7 +625,9 @@ mod tests {
             overflows += u64::from(times > 128);
             lost(&mut subs, id, times);
             subs.exchange_lost(&"x".repeat(100_000));
+            subs.move_to(id, Place::Reopening);
             subs.reopening_refused(id, 0, &mut jitter, "y".repeat(100_000));
+            subs.move_to(id, Place::Reopening);
             subs.reopened(id, &handle("s", generation), schema());
             assert!(subs.queue.len() <= subs.limits.events + 3);
         }
@@ -678,6 +680,7 @@ mod tests {
         subs.open(&handle("s", 1), "d", &statement, schema());
         let id = subs.by_handle(&handle("s", 1)).unwrap();
         subs.exchange_lost("gone");
+        subs.move_to(id, Place::Reopening);
         subs.reopened(id, &handle("s", 2), schema());
         subs.push(id, EventKind::DeliveryLost { rows: 1 }, 12 << 20);
         assert_eq!(subs.get(id).unwrap().place, Place::Live);

@@ -397,7 +397,7 @@ impl Engine {
     ) -> Result<(), Violation> {
         match (asked, body) {
             (Asked::Open(call, role), body) => self.open_reply(now, wire, call, role, body)?,
-            (Asked::Restore(id), body) => self.restore_reply(now, wire, id, body)?,
+            (Asked::Restore(id, role), body) => self.restore_reply(now, wire, id, role, body)?,
             (Asked::Submit(id, submission), body) => {
                 self.submit_reply(now, id, submission, body)?
             }
@@ -562,13 +562,9 @@ impl Engine {
         now: Now,
         wire: Wire,
         id: EndpointId,
+        role: Role,
         body: ReplyBody,
     ) -> Result<(), Violation> {
-        let role = match (&body, self.endpoints.all.get(&id)) {
-            (_, Some(endpoint)) => endpoint.role(),
-            (ReplyBody::OpenEmitterOutcome(_), None) => Role::Consumer,
-            (_, None) => Role::Producer,
-        };
         let opened = Self::opened_or_refused(role, body)?;
         let wanted = self
             .endpoints
@@ -648,7 +644,7 @@ impl Engine {
                 let error = Error::new(ErrorKind::Uncertain, message);
                 self.endpoints.settles.remove(&call).map(|_| (call, error))
             }
-            Asked::Restore(id) => {
+            Asked::Restore(id, _) => {
                 if let Some(endpoint) = self.endpoints.all.get_mut(&id) {
                     if matches!(endpoint.place, Place::Restoring(_)) {
                         endpoint.place = Place::Interrupted { due: now.mono };
@@ -884,8 +880,12 @@ impl Engine {
             let Some(endpoint) = self.endpoints.all.get(&id) else {
                 continue;
             };
-            let request = open_request(endpoint.role(), &endpoint.asked);
-            if self.send(now, conn, Asked::Restore(id), request).is_err() {
+            let role = endpoint.role();
+            let request = open_request(role, &endpoint.asked);
+            if self
+                .send(now, conn, Asked::Restore(id, role), request)
+                .is_err()
+            {
                 return false;
             }
             if let Some(endpoint) = self.endpoints.all.get_mut(&id) {

@@ -146,7 +146,7 @@ impl Engine {
                     self.clocks
                         .reattach_refused(&domain, conn, now.mono, &mut self.jitter)
                 }
-                Asked::Restore(endpoint) => self.restoration_refused(now, endpoint),
+                Asked::Restore(endpoint, _) => self.restoration_refused(now, endpoint),
                 _ => {}
             }
         }

@@ -66,11 +66,12 @@ impl Engine {
                         let Some(held) = self.executions.get(&execution) else {
                             return Ok(());
                         };
+                        // It is opened again as it was asked for, whatever the server says that it opened.
+                        let domain = held.domain.clone().unwrap_or_default();
                         let statement = Arc::clone(&held.query);
                         let handle = &opened.subscription;
                         let (name, schema) =
-                            self.subs
-                                .open(handle, &opened.domain, &statement, opened.schema);
+                            self.subs.open(handle, &domain, &statement, opened.schema);
                         let subscription = Some(OpenedSubscription {
                             name,
                             generation: opened.subscription.generation,

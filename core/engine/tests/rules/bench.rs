@@ -604,6 +604,28 @@ impl Bench {
         }
     }
 
+    // ---- redirects
+
+    /// A command that is redirected; the session it moves to, whose server says that it leads, and the command.
+    pub fn redirected(&mut self, conn: ConnId, uri: &str) -> (ConnId, CallId, String) {
+        let (call, _, reference) = self.execute("CREATE SCHEMA a (b I64);");
+        let (id, _) = self.command(conn);
+        let leader = Some(endpoints("n", Some(uri)));
+        self.reply(conn, id, redirect(&reference, leader));
+        let (next, origin) = self.opened();
+        assert_eq!(origin, uri);
+        self.greet(next);
+        (next, call, reference)
+    }
+
+    /// Completes the command that is the next message on a connection.
+    pub fn complete(&mut self, conn: ConnId, call: CallId, reference: &str) {
+        let (id, command) = self.command(conn);
+        assert_eq!(command.execution_reference, reference);
+        self.reply(conn, id, completed(reference));
+        self.outcome(call);
+    }
+
     // ---- time
 
     fn pass_to(&mut self, to: u64) {

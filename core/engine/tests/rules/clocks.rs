@@ -716,23 +716,15 @@ fn an_unanswered_restoration_ends_its_session() {
 
 /// A redirect moves the session to `http://b:2`; the new session, greeted, and the command that caused it.
 fn moved(bench: &mut Bench, conn: ConnId) -> (ConnId, CallId, String) {
-    let (call, _, reference) = bench.execute("CREATE SCHEMA a (b I64);");
-    let (id, _) = bench.command(conn);
-    bench.reply(
-        conn,
-        id,
-        redirect(&reference, Some(endpoints("b", Some("http://b:2")))),
-    );
-    let (next, origin) = bench.opened();
-    assert_eq!(origin, "http://b:2");
-    bench.greet(next);
-    (next, call, reference)
+    bench.redirected(conn, "http://b:2")
 }
 
-// rule: K-5, D-1
+// rule: K-2, K-5, D-1
 #[test]
 fn a_redirect_moves_a_clock_without_a_gap() {
     let (mut bench, conn) = following();
+    // Keeps the session that is left alive, so that its frames arrive to the end.
+    bench.producer(conn);
     bench.frame(conn, clock_ticked("d", 7, 10));
     bench.clock_event();
     let (next, ..) = moved(&mut bench, conn);
@@ -752,9 +744,16 @@ fn a_redirect_moves_a_clock_without_a_gap() {
     // The old session is not heard any more.
     bench.frame(conn, clock_observed("d", clock(30, paced())));
     bench.frame(conn, clock_ticked("d", 30, 40));
+    bench.frame(conn, clock_ticked("d", 7, 41));
     bench.frame(conn, clock_ended("d"));
+    assert!(!bench.is_reset(conn));
     bench.no_clock_event();
     assert_eq!(tick_read(&bench), Some(12));
+    bench.frame(next, clock_ended("d"));
+    assert_eq!(
+        bench.clock_event().kind,
+        ClockEventKind::Ended(DomainClockAttachmentEndReason::DomainRemoved)
+    );
 }
 
 // rule: K-5
@@ -1461,4 +1460,137 @@ fn the_clock_that_an_abandoned_attach_restored_is_told() {
     bench.frame(conn, clock_ticked("d", 8, 3));
     assert_eq!(*state_of(&bench.clock_event()), clock(8, paced()));
     assert_eq!(tick_of(&bench.clock_event()), (8, 3));
+}
+
+// rule: K-1, K-5, D-1
+#[test]
+fn an_attach_that_a_session_left_behind_answers_late_changes_nothing() {
+    for late in [
+        clock_attached("d", clock(9, paced())),
+        clock_already_attached("d"),
+        clock_domain_not_found("d"),
+        clock_attach_failed("not now"),
+        rejected(RequestRejection::ServerBusy),
+        cancelled(CancellationStage::AfterAdmission),
+    ] {
+        let (mut bench, first) = following();
+        bench.frame(first, clock_ticked("d", 7, 10));
+        bench.clock_event();
+        let (second, call, reference) = moved(&mut bench, first);
+        let (left, _) = bench.clock_attach(second);
+        // The command is redirected once more, ahead of that answer.
+        let (id, _) = bench.command(second);
+        let leader = Some(endpoints("c", Some("http://c:3")));
+        bench.reply(second, id, redirect(&reference, leader));
+        let (third, _) = bench.opened();
+        bench.greet(third);
+        let (attach, _) = bench.clock_attach(third);
+        bench.reply(second, left, late.clone());
+        bench.frame(second, clock_observed("d", clock(9, paced())));
+        bench.frame(second, clock_ticked("d", 9, 50));
+        bench.frame(second, clock_ended("d"));
+        bench.no_clock_event();
+        // The first session holds it until the third one does.
+        bench.frame(first, clock_ticked("d", 7, 11));
+        assert_eq!(tick_of(&bench.clock_event()), (7, 11), "{late:?}");
+        bench.reply(third, attach, clock_attached("d", clock(7, paced())));
+        assert_eq!(tick_read(&bench), Some(11), "{late:?}");
+        bench.no_clock_event();
+        bench.frame(third, clock_ticked("d", 7, 12));
+        assert_eq!(tick_of(&bench.clock_event()), (7, 12), "{late:?}");
+        assert!(bench.is_reset(first) && bench.is_reset(second));
+        bench.pass(5 * SEC);
+        bench.complete(third, call, &reference);
+        bench.sends_nothing(third);
+    }
+}
+
+// rule: K-1, D-1
+#[test]
+fn a_detach_waits_for_the_attach_that_is_unanswered_on_the_session_left_behind() {
+    for attached in [true, false] {
+        let (mut bench, conn) = Bench::connected();
+        let (call, ..) = bench.execute(ATTACH);
+        let (asked, _) = bench.clock_attach(conn);
+        bench.stop(call, Stop::Cancelled);
+        bench.fails(call, ErrorKind::Cancelled);
+        let (next, call, reference) = moved(&mut bench, conn);
+        bench.complete(next, call, &reference);
+        let (detach, ..) = bench.execute(DETACH);
+        bench.pass(SEC);
+        bench.sends_nothing(next);
+        assert!(bench.is_waiting(detach), "what it ends is not known yet");
+        if attached {
+            bench.reply(conn, asked, clock_attached("d", clock(7, paced())));
+            // What moves the clock goes ahead of what ends it.
+            let (moving, _) = bench.clock_attach(next);
+            let (id, _) = bench.clock_detach(next);
+            bench.reply(next, moving, clock_attached("d", clock(7, paced())));
+            bench.reply(next, id, clock_detached("d"));
+            assert_eq!(bench.outcome(detach).disposition, Disposition::Completed);
+        } else {
+            bench.reply(conn, asked, clock_attach_failed("not now"));
+            let (id, _) = bench.clock_detach(next);
+            bench.reply(next, id, clock_not_attached("d"));
+            assert_eq!(bench.outcome(detach).disposition, Disposition::Failed);
+        }
+        assert!(bench.engine.domain_clock("d").is_none());
+        assert!(bench.is_reset(conn));
+        bench.frame(next, clock_ticked("d", 7, 1));
+        assert!(bench
+            .clock_events()
+            .iter()
+            .all(|event| !matches!(event.kind, ClockEventKind::Tick { .. })));
+        is_forgotten(&mut bench, next);
+    }
+}
+
+// rule: K-1, D-1
+#[test]
+fn what_asks_for_a_clock_waits_for_the_detach_that_is_unanswered_on_the_session_left_behind() {
+    for again in [ATTACH, DETACH] {
+        let (mut bench, conn) = following();
+        let (call, ..) = bench.execute(DETACH);
+        let (detach, _) = bench.clock_detach(conn);
+        bench.stop(call, Stop::Cancelled);
+        bench.fails(call, ErrorKind::Cancelled);
+        let (next, call, reference) = moved(&mut bench, conn);
+        bench.complete(next, call, &reference);
+        let (call, ..) = bench.execute(again);
+        bench.pass(SEC);
+        bench.sends_nothing(next);
+        assert!(bench.is_waiting(call), "{again}");
+        bench.reply(conn, detach, clock_detached("d"));
+        let follows = again == ATTACH;
+        if follows {
+            let (id, _) = bench.clock_attach(next);
+            bench.reply(next, id, clock_attached("d", clock(8, paced())));
+        } else {
+            let (id, _) = bench.clock_detach(next);
+            bench.reply(next, id, clock_not_attached("d"));
+        }
+        let disposition = bench.outcome(call).disposition;
+        assert_eq!(disposition == Disposition::Completed, follows);
+        assert_eq!(bench.engine.domain_clock("d").is_some(), follows);
+        bench.sends_nothing(next);
+        bench.frame(next, clock_ticked("d", 8, 1));
+        assert_eq!(bench.clock_events().len(), usize::from(follows), "{again}");
+    }
+}
+
+// rule: K-1, D-1
+#[test]
+fn a_clock_command_of_another_domain_waits_for_none_on_the_session_left_behind() {
+    let (mut bench, conn) = following();
+    let (call, ..) = bench.execute(DETACH);
+    bench.clock_detach(conn);
+    bench.stop(call, Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    let (next, call, reference) = moved(&mut bench, conn);
+    bench.complete(next, call, &reference);
+    let (call, ..) = bench.execute("USE e;");
+    bench.outcome(call);
+    bench.follow(next, "e", clock(1, paced()));
+    bench.frame(next, clock_ticked("e", 1, 1));
+    assert_eq!(tick_of(&bench.clock_event()), (1, 1));
 }

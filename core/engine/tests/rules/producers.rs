@@ -1412,3 +1412,195 @@ fn what_was_opened_for_nobody_is_released_when_there_is_room() {
     }
     assert_eq!(released, 1);
 }
+
+// rule: P-2, D-1
+#[test]
+fn an_identity_means_another_endpoint_on_each_session() {
+    for (other, ends_here) in [
+        (Role::Producer, true),
+        (Role::Producer, false),
+        (Role::Consumer, true),
+    ] {
+        let (mut bench, conn) = Bench::connected();
+        // So that the two identities are one.
+        let suggest = bench.suggest("S");
+        let id = bench.sent(conn).request_id;
+        bench.reply(conn, id, suggestions(&["x"]));
+        bench.result(suggest).unwrap();
+        let (left, left_wire) = match other {
+            Role::Producer => bench.producer(conn),
+            Role::Consumer => bench.consumer(conn),
+        };
+        let (next, call, reference) = bench.redirected(conn, "http://b:2");
+        bench.complete(next, call, &reference);
+        let (here, wire) = bench.producer(next);
+        assert_eq!(wire, left_wire);
+        let admissions =
+            |bench: &Bench| (bench.engine.admission(left), bench.engine.admission(here));
+        let (before, _) = admissions(&bench);
+        bench.frame(next, admission(wire, ProducerAdmission::Suspended));
+        assert_eq!(
+            admissions(&bench),
+            (before, ProducerAdmission::Suspended),
+            "{other:?}"
+        );
+        bench.frame(next, admission(wire, ProducerAdmission::Open));
+        bench.frame(conn, admission(wire, ProducerAdmission::Suspended));
+        assert_eq!(bench.engine.admission(here), ProducerAdmission::Open);
+        bench.frame(conn, admission(wire, ProducerAdmission::Open));
+        assert_eq!(admissions(&bench), (before, ProducerAdmission::Open));
+        let (ending, ended, goes_on) = if ends_here {
+            (next, here, left)
+        } else {
+            (conn, left, here)
+        };
+        bench.frame(
+            ending,
+            producer_ended(wire, ProducerEndReason::DomainStopped),
+        );
+        is_over(&mut bench, ended, ReopenReason::DomainStopped);
+        assert_eq!(bench.engine.endpoint_state(goes_on), EndpointState::Active);
+        if other == Role::Producer {
+            bench.submit(goes_on, 1);
+            let (_, of, _) = bench.batch(if ends_here { conn } else { next });
+            assert_eq!(of, wire);
+        }
+    }
+}
+
+/// The identity that a request releases.
+fn releases(message: &ClientMessage) -> Option<(Role, u64)> {
+    match &message.request {
+        ClientRequest::CloseIngestorRequest(close) => Some((Role::Producer, close.producer)),
+        ClientRequest::CloseEmitterRequest(close) => Some((Role::Consumer, close.consumer)),
+        _ => None,
+    }
+}
+
+fn release_answer(role: Role) -> ReplyBody {
+    match role {
+        Role::Producer => producer_closed(),
+        Role::Consumer => consumer_closed(EmitterCloseDisposition::Closed),
+    }
+}
+
+const STAGES: [(CancellationStage, bool); 2] = [
+    (CancellationStage::BeforeAdmission, false),
+    (CancellationStage::AfterAdmission, true),
+];
+
+// rule: C-9, P-2, EC-6
+#[test]
+fn an_open_that_was_cancelled_is_released_where_it_may_have_happened() {
+    for role in [Role::Producer, Role::Consumer] {
+        for (stage, happened) in STAGES {
+            for stopped in [false, true] {
+                let (mut bench, conn) = Bench::connected();
+                let call = bench.open(role, "x");
+                let wire = bench.sent(conn).request_id;
+                if stopped {
+                    bench.stop(call, Stop::Cancelled);
+                    let cancel = bench.sent(conn).request_id;
+                    let body = cancel_outcome(wire, CancelState::Requested);
+                    bench.reply(conn, cancel, body);
+                }
+                bench.reply(conn, wire, cancelled(stage));
+                bench.fails(call, ErrorKind::Cancelled);
+                let sent = bench.quiet(conn, 0);
+                let released: Vec<_> = sent.iter().map(releases).collect();
+                let expected: &[_] = if happened { &[Some((role, wire))] } else { &[] };
+                assert_eq!(released, expected, "{role:?}, {stage:?}");
+                for message in sent {
+                    bench.reply(conn, message.request_id, release_answer(role));
+                }
+                assert_eq!(bench.quiet(conn, 5 * SEC), []);
+                assert!(!bench.is_reset(conn));
+            }
+        }
+    }
+}
+
+// rule: C-9, P-8, EC-5
+#[test]
+fn a_restoration_that_was_cancelled_is_released_where_it_may_have_happened_and_asked_for_again() {
+    for role in [Role::Producer, Role::Consumer] {
+        for (stage, happened) in STAGES {
+            for closed in [false, true] {
+                let (mut bench, conn) = Bench::connected();
+                let (endpoint, _) = match role {
+                    Role::Producer => bench.producer(conn),
+                    Role::Consumer => bench.consumer(conn),
+                };
+                bench.lose(conn);
+                let call = match role {
+                    Role::Producer => bench.call(Call::Submit(endpoint, content(1))),
+                    Role::Consumer => {
+                        let told = bench.call(Call::NextDelivery(endpoint));
+                        bench.fails(told, ErrorKind::Interrupted);
+                        bench.call(Call::NextDelivery(endpoint))
+                    }
+                };
+                let conn = bench.reconnected();
+                let wire = bench.sent(conn).request_id;
+                if closed {
+                    let close = bench.call(Call::Close(endpoint));
+                    assert!(matches!(bench.result(close), Ok(Done::Closed)));
+                    bench.fails(call, ErrorKind::Closed);
+                }
+                bench.reply(conn, wire, cancelled(stage));
+                let sent = bench.quiet(conn, 0);
+                let released: Vec<_> = sent.iter().map(releases).collect();
+                let expected: &[_] = if happened { &[Some((role, wire))] } else { &[] };
+                assert_eq!(released, expected, "{role:?}, {stage:?}, {closed}");
+                for message in sent {
+                    bench.reply(conn, message.request_id, release_answer(role));
+                }
+                let asked = bench.quiet(conn, 5 * SEC);
+                if closed {
+                    assert_eq!(asked, []);
+                    continue;
+                }
+                assert!(bench.is_waiting(call));
+                assert_eq!(asked.len(), 1, "{asked:?}");
+                let again = asked[0].request_id;
+                assert_ne!(again, wire);
+                let body = match role {
+                    Role::Producer => producer_opened(ingestor("d", "i")),
+                    Role::Consumer => consumer_opened(emitter("d", "e")),
+                };
+                bench.reply(conn, again, body);
+                assert_eq!(bench.engine.endpoint_state(endpoint), EndpointState::Active);
+            }
+        }
+    }
+}
+
+// rule: C-9, P-8, EC-6
+#[test]
+fn a_freed_endpoint_whose_restoration_was_cancelled_is_released_as_what_it_was() {
+    for role in [Role::Producer, Role::Consumer] {
+        let (mut bench, conn) = Bench::connected();
+        let (endpoint, _) = match role {
+            Role::Producer => bench.producer(conn),
+            Role::Consumer => bench.consumer(conn),
+        };
+        bench.lose(conn);
+        match role {
+            Role::Producer => {
+                bench.call(Call::Submit(endpoint, content(1)));
+            }
+            Role::Consumer => {
+                let told = bench.call(Call::NextDelivery(endpoint));
+                bench.fails(told, ErrorKind::Interrupted);
+                bench.call(Call::NextDelivery(endpoint));
+            }
+        }
+        let conn = bench.reconnected();
+        let wire = bench.sent(conn).request_id;
+        bench.engine.free_endpoint(bench.time(), endpoint);
+        bench.reply(conn, wire, cancelled(CancellationStage::AfterAdmission));
+        let sent = bench.quiet(conn, 0);
+        let released: Vec<_> = sent.iter().map(releases).collect();
+        assert_eq!(released, [Some((role, wire))]);
+    }
+}

@@ -1222,3 +1222,212 @@ fn one_whose_name_was_taken_is_not_opened_again() {
         bench.sends_nothing(conn);
     }
 }
+
+// rule: S-7, S-6
+#[test]
+fn deleting_during_an_opening_lets_the_late_opening_go() {
+    for opens in [true, false] {
+        let (mut bench, conn) = Bench::connected();
+        let (create, ..) = bench.execute("CREATE SUBSCRIPTION s TO r;");
+        let (opening, _) = bench.subscribe(conn);
+        bench.stop(create, Stop::Cancelled);
+        bench.fails(create, ErrorKind::Cancelled);
+        let (delete, ..) = bench.execute("DELETE SUBSCRIPTION s;");
+        let (create, ..) = bench.execute("CREATE SUBSCRIPTION s TO r2;");
+        bench.pass(SEC);
+        bench.sends_nothing(conn);
+        assert!(bench.is_waiting(delete), "what it deletes is not known yet");
+        if opens {
+            bench.reply(conn, opening, opened("s", 1, numbers()));
+            bench.frame(conn, rows("s", 1, 1, 0..1));
+            let (deleting, name) = bench.unsubscribe(conn);
+            assert_eq!(name, "s");
+            bench.sends_nothing(conn);
+            bench.reply(conn, deleting, deleted("s", 1));
+            assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+        } else {
+            bench.reply(conn, opening, not_opened("no relay r"));
+            assert_eq!(bench.outcome(delete).disposition, Disposition::Failed);
+        }
+        // Only now its name is used again.
+        let (opening, subscribe) = bench.subscribe(conn);
+        assert_eq!(subscribe.statement, "CREATE SUBSCRIPTION s TO r2;");
+        bench.reply(conn, opening, opened("s", 2, numbers()));
+        assert_eq!(bench.outcome(create).disposition, Disposition::Completed);
+        bench.frame(conn, rows("s", 1, 1, 1..2));
+        bench.frame(conn, rows("s", 2, 1, 5..6));
+        let events = bench.events();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!((places(&events[0]), events[0].generation), (vec![5], 2));
+        bench.sends_nothing(conn);
+    }
+}
+
+// rule: S-7, S-6
+#[test]
+fn deleting_during_the_opening_of_the_next_deletes_the_next() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    let (create, ..) = bench.execute("CREATE SUBSCRIPTION s TO r2;");
+    let (opening, _) = bench.subscribe(conn);
+    bench.stop(create, Stop::Deadline);
+    bench.fails(create, ErrorKind::Deadline);
+    let (delete, ..) = bench.execute("DELETE SUBSCRIPTION s;");
+    bench.pass(SEC);
+    bench.sends_nothing(conn);
+    bench.frame(conn, ended("s", 1, SubscriptionEndReason::RelayRemoved));
+    bench.reply(conn, opening, opened("s", 2, numbers()));
+    let (deleting, _) = bench.unsubscribe(conn);
+    bench.reply(conn, deleting, deleted("s", 2));
+    assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+    bench.events();
+    bench.frame(conn, rows("s", 2, 1, 0..1));
+    bench.no_event();
+    bench.lose(conn);
+    bench.suggest("S");
+    let conn = bench.reconnected();
+    for message in bench.all_sent(conn) {
+        assert!(matches!(message.request, ClientRequest::SuggestRequest(_)));
+    }
+}
+
+// rule: S-3, R-1, D-1
+#[test]
+fn the_frames_of_a_session_left_behind_are_of_no_generation_of_the_next() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    // Keeps the session that is left alive.
+    bench.producer(conn);
+    let (next, call, reference) = bench.redirected(conn, "http://b:2");
+    assert!(matches!(bench.event().kind, EventKind::Interrupted { .. }));
+    // Generations are counted by each session, and what it reads may be defined otherwise there.
+    let (opening, _) = bench.subscribe(next);
+    bench.frame(conn, rows("s", 1, 1, 0..1));
+    bench.reply(next, opening, opened("s", 1, varied(false)));
+    bench.complete(next, call, &reference);
+    bench.frame(conn, rows("s", 1, 1, 1..2));
+    bench.frame(conn, delivery_lost("s", 1, 4));
+    bench.frame(conn, rows_skipped("s", 1, 4));
+    bench.frame(conn, ended("s", 1, SubscriptionEndReason::RelayRemoved));
+    bench.no_event();
+    assert!(!bench.is_reset(conn) && !bench.is_reset(next));
+    let frame = encode_rows(&handle("s", 1), None, &[good_row()]).unwrap();
+    bench.frame(next, frame);
+    assert!(matches!(bench.event().kind, EventKind::Rows(_)));
+    bench.frame(next, ended("s", 1, SubscriptionEndReason::RelayRemoved));
+    assert!(matches!(bench.event().kind, EventKind::Ended { .. }));
+    bench.no_event();
+}
+
+// rule: D-2
+#[test]
+fn what_a_session_left_behind_says_of_leaders_ends_no_wait_for_one() {
+    let (mut bench, conn) = Bench::connected();
+    bench.producer(conn);
+    let (next, call, reference) = bench.redirected(conn, "http://b:2");
+    bench.complete(next, call, &reference);
+    let (call, _, reference) = bench.execute("CREATE SCHEMA c (d I64);");
+    let (id, _) = bench.command(next);
+    bench.reply(next, id, redirect(&reference, None));
+    bench.frame(conn, leadership(leads_itself()));
+    bench.frame(conn, leadership(led_by("http://b:2")));
+    assert!(!bench.is_reset(conn));
+    bench.sends_nothing(next);
+    bench.opens_nothing();
+    // The session that is there says when somebody leads.
+    bench.frame(next, leadership(leads_itself()));
+    bench.complete(next, call, &reference);
+}
+
+// rule: S-7, D-1
+#[test]
+fn a_deletion_that_is_unanswered_at_a_redirect_is_complete() {
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    bench.subscription(conn, "kept", 1);
+    bench.producer(conn);
+    bench.frame(conn, rows("s", 1, 1, 0..1));
+    let (delete, execution, _) = bench.execute("DELETE SUBSCRIPTION s;");
+    let (deleting, _) = bench.unsubscribe(conn);
+    bench.stop(delete, Stop::Cancelled);
+    bench.fails(delete, ErrorKind::Cancelled);
+    let (next, call, reference) = bench.redirected(conn, "http://b:2");
+    // What was not deleted alone is opened again, and told of.
+    let (opening, subscribe) = bench.subscribe(next);
+    assert!(subscribe.statement.contains("kept"));
+    bench.reply(next, opening, opened("kept", 1, numbers()));
+    bench.complete(next, call, &reference);
+    let events = bench.events();
+    assert!(
+        events.iter().all(|event| &*event.name == "kept"),
+        "{events:?}"
+    );
+    let delete = bench.call(Call::Execute(execution));
+    assert_eq!(bench.outcome(delete).disposition, Disposition::Completed);
+    // Its name is free, whatever the session that was left says of it.
+    bench.subscription(next, "s", 1);
+    bench.reply(conn, deleting, deleted("s", 1));
+    bench.frame(next, rows("s", 1, 1, 5..6));
+    assert_eq!(places(&bench.event()), [5]);
+    bench.sends_nothing(next);
+}
+
+// rule: S-7, D-1, C-10
+#[test]
+fn an_opening_that_is_unanswered_at_a_redirect_is_asked_for_again() {
+    let (mut bench, conn) = Bench::connected();
+    bench.producer(conn);
+    let (create, execution, _) = bench.execute("CREATE SUBSCRIPTION s TO r;");
+    let (left, _) = bench.subscribe(conn);
+    bench.stop(create, Stop::Cancelled);
+    bench.fails(create, ErrorKind::Cancelled);
+    let (next, call, reference) = bench.redirected(conn, "http://b:2");
+    bench.complete(next, call, &reference);
+    let create = bench.call(Call::Execute(execution));
+    let (opening, _) = bench.subscribe(next);
+    bench.reply(conn, left, opened("s", 1, numbers()));
+    assert!(
+        bench.is_waiting(create),
+        "what it opened ends with its session"
+    );
+    bench.reply(next, opening, opened("s", 4, numbers()));
+    let outcome = bench.outcome(create);
+    assert_eq!(outcome.subscription.as_ref().unwrap().generation, 4);
+    bench.frame(conn, rows("s", 1, 1, 0..1));
+    bench.frame(next, rows("s", 4, 1, 1..2));
+    assert_eq!(places(&bench.event()), [1]);
+    bench.no_event();
+}
+
+// rule: S-3, F-8
+#[test]
+fn a_generation_that_is_opened_twice_breaks_the_protocol() {
+    // For a new subscription.
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    let (create, ..) = bench.execute("CREATE SUBSCRIPTION s TO r2;");
+    let (opening, _) = bench.subscribe(conn);
+    bench.reply(conn, opening, opened("s", 1, numbers()));
+    assert!(bench.is_reset(conn));
+    assert!(bench.is_waiting(create), "asked for again");
+    let event = bench.event();
+    assert!(matches!(event.kind, EventKind::Interrupted { .. }));
+    bench.no_event();
+
+    // For one that is opened again.
+    let (mut bench, conn) = Bench::connected();
+    bench.subscription(conn, "s", 1);
+    bench.subscription(conn, "u", 1);
+    bench.lose(conn);
+    let told = bench.events();
+    assert_eq!(told.len(), 2, "{told:?}");
+    bench.call(Call::NextEvent);
+    let conn = bench.reconnected();
+    for answered in ["s", "u"] {
+        let (opening, subscribe) = bench.subscribe(conn);
+        assert!(subscribe.statement.contains(answered));
+        assert!(!bench.is_reset(conn));
+        bench.reply(conn, opening, opened("s", 2, numbers()));
+    }
+    assert!(bench.is_reset(conn));
+}

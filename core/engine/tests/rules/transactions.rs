@@ -1758,3 +1758,150 @@ fn an_outcome_that_tells_of_another_transaction_is_a_violation() {
         assert!(bench.is_waiting(call), "it is asked about again");
     }
 }
+
+// rule: D-5, C-6, P-1, EC-1
+#[test]
+fn a_transaction_waits_for_restorations_of_every_kind_that_come_into_room_one_by_one() {
+    const CLOCKS: usize = 25;
+    const SUBSCRIPTIONS: usize = 50;
+    const CONSUMERS: usize = 20;
+    let (mut bench, conn) = Bench::connected();
+    for number in 0..CLOCKS {
+        let domain = format!("c{number}");
+        let (call, ..) = bench.execute(&format!("USE {domain};"));
+        bench.outcome(call);
+        bench.follow(conn, &domain, clock(1, paced()));
+    }
+    let (call, ..) = bench.execute("USE d;");
+    bench.outcome(call);
+    for number in 0..SUBSCRIPTIONS {
+        bench.subscription(conn, &format!("s{number}"), 1);
+    }
+    let consumers: Vec<_> = (0..CONSUMERS).map(|_| bench.consumer(conn).0).collect();
+    bench.begin(conn, "t");
+    let (call, _, reference) = bench.execute(CREATE);
+    bench.command(conn);
+    bench.lose(conn);
+    for consumer in consumers {
+        let told = bench.call(Call::NextDelivery(consumer));
+        bench.fails(told, ErrorKind::Interrupted);
+        bench.call(Call::NextDelivery(consumer));
+    }
+    let conn = bench.reconnected();
+    let mut asked = Vec::new();
+    let mut waiting = std::collections::VecDeque::new();
+    loop {
+        waiting.extend(bench.quiet(conn, 0));
+        let Some(message) = waiting.pop_front() else {
+            break;
+        };
+        let (what, body) = match &message.request {
+            ClientRequest::AttachDomainClockRequest(attach) => {
+                ("clock", clock_attached(&attach.domain, clock(1, paced())))
+            }
+            ClientRequest::SubscribeRequest(subscribe) => {
+                let name = crate::common::watch::subscription_name(&subscribe.statement);
+                ("subscription", opened(&name, 2, numbers()))
+            }
+            ClientRequest::OpenEmitterRequest(_) => {
+                ("consumer", consumer_opened(emitter("d", "e")))
+            }
+            ClientRequest::AttachTransactionRequest(_) => {
+                ("transaction", transaction_attached(transaction("t", 0)))
+            }
+            ClientRequest::CommandRequest(_) => ("command", appended(&reference, "t", 1, 1)),
+            // Stays unanswered, and takes room.
+            ClientRequest::ReadEmitterBatchRequest(_) => continue,
+            other => panic!("{other:?}"),
+        };
+        asked.push(what);
+        bench.reply(conn, message.request_id, body);
+    }
+    let mut expected = Vec::new();
+    for (what, times) in [
+        ("clock", CLOCKS),
+        ("subscription", SUBSCRIPTIONS),
+        ("consumer", CONSUMERS),
+        ("transaction", 1),
+        ("command", 1),
+    ] {
+        expected.extend(vec![what; times]);
+    }
+    assert_eq!(asked, expected);
+    bench.outcome(call);
+}
+
+/// A command of a transaction that is over and whose outcome is not known, and a BEGIN since whose outcome is not known either.
+fn with_a_begin_of_unknown_outcome() -> (Bench, ConnId, [(nervix_engine::ExecutionId, String); 2]) {
+    let (mut bench, conn) = holding();
+    let (call, append, reference) = bench.execute(CREATE);
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, unknown(&reference));
+    bench.stop(call, Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    run(
+        &mut bench,
+        conn,
+        "REVERT;",
+        finished(TransactionState::TransactionReverted),
+    );
+    let (call, begin, begin_reference) = bench.execute("BEGIN;");
+    let (id, _) = bench.command(conn);
+    bench.reply(conn, id, unknown(&begin_reference));
+    bench.stop(call, Stop::Cancelled);
+    bench.fails(call, ErrorKind::Cancelled);
+    let commands = [(append, reference), (begin, begin_reference)];
+    (bench, conn, commands)
+}
+
+// rule, E-3
+#[test]
+fn a_command_of_one_transaction_is_not_sent_into_one_that_may_have_begun() {
+    for begins in [true, false] {
+        let (mut bench, conn, [(append, reference), (begin, begin_reference)]) =
+            with_a_begin_of_unknown_outcome();
+        let call = bench.call(Call::Execute(append));
+        let error = bench.fails(call, ErrorKind::Uncertain);
+        assert_eq!(error.reference.as_deref(), Some(&*reference));
+        assert!(error.message.contains("BEGIN"), "{error}");
+        bench.sends_nothing(conn);
+        // What it began, if anything, the BEGIN itself tells.
+        let call = bench.call(Call::Execute(begin));
+        let (id, _) = bench.command(conn);
+        if begins {
+            let body = bound(completed(&begin_reference), transaction("u", 0));
+            bench.reply(conn, id, body);
+            bench.outcome(call);
+            let call = bench.call(Call::Execute(append));
+            bench.fails(call, ErrorKind::Uncertain);
+            bench.sends_nothing(conn);
+            run(&mut bench, conn, "REVERT;", |reference| {
+                bound(
+                    completed(reference),
+                    transaction_in("u", TransactionState::TransactionReverted, 0),
+                )
+            });
+        } else {
+            bench.reply(conn, id, command_failed(&begin_reference, "no"));
+            bench.outcome(call);
+        }
+        let call = bench.call(Call::Execute(append));
+        let (id, command) = bench.command(conn);
+        assert_eq!(command.expected_transaction_position, Some(0));
+        bench.reply(conn, id, command_failed(&reference, "never admitted"));
+        assert_eq!(bench.outcome(call).disposition, Disposition::Failed);
+    }
+}
+
+// rule, E-3
+#[test]
+fn what_may_have_begun_on_a_session_that_is_over_stands_in_no_commands_way() {
+    let (mut bench, conn, [(append, reference), _]) = with_a_begin_of_unknown_outcome();
+    bench.lose(conn);
+    let call = bench.call(Call::Execute(append));
+    let conn = bench.reconnected();
+    let (id, command) = bench.command(conn);
+    assert_eq!(command.execution_reference, reference);
+    bench.reply(conn, id, command_failed(&reference, "never admitted"));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Failed);
+}
