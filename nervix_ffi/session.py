@@ -46,7 +46,7 @@ from nervix_ffi.fields import FieldsLike
 from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, statement_of, subscribe_statement
-from nervix_ffi.transaction import Transaction, nothing, transaction_error
+from nervix_ffi.transaction import END, Transaction, nothing, transaction_error
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
@@ -139,6 +139,8 @@ class Session:
         self._domain = domain
         #: The transaction that is under way, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = nothing
+        #: The domain of the transaction that was begun as an object and is not known to be over, kept or not.
+        self._held_domain: str | None = None
         #: The transactions whose blocks ended before they did, the oldest first.
         self._unsettled: list[Transaction] = []
         #: Held while they are finished, and the thread that does it.
@@ -164,8 +166,7 @@ class Session:
     @property
     def domain(self) -> str | None:
         """The domain of later commands: that of the transaction under way, or what ``connect``, ``use`` or USE selected."""
-        held = self._transaction()
-        return self._domain if held is None else held.domain
+        return self._held_domain or self._domain
 
     def close(self) -> None:
         """Closes the session; calls that wait in it raise ClosedError. Never waits; closing again does nothing.
@@ -287,7 +288,8 @@ class Session:
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, self._domain if held is None else held.domain, out.take(), held)
+            scope = self._explicit_domain(held) or (self.domain if held is None else held.domain)
+            return Execution(self, query, scope, out.take(), held)
 
     def _explicit_domain(self, held: Transaction | None) -> str | None:
         """The domain that a command has to name, since the library has another one selected: one that a block left behind."""
@@ -383,6 +385,9 @@ class Session:
             self._pump.deleted(match[1])
         elif execution.domain is not None and _DETACH.fullmatch(query):
             self._clocks.forget(execution.domain)
+        elif END.fullmatch(query) and self._transaction() is None:
+            # Of one that nobody keeps.
+            self._held_domain = None
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""

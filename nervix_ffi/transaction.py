@@ -46,6 +46,8 @@ _MAYBE = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED, ErrorKin
 #: Dispositions that do not tell what became of a command.
 _UNKNOWN = (Disposition.OUTCOME_UNKNOWN, Disposition.EXECUTION_REFERENCE_EXPIRED)
 
+#: What ends a transaction.
+END = re.compile(r"\s*(?:COMMIT|REVERT)\s*;?\s*", re.IGNORECASE)
 _COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
 _REVERT = re.compile(r"\s*REVERT\s*;?\s*", re.IGNORECASE)
 
@@ -152,6 +154,7 @@ class Transaction:
         session = self._session
         if session._transaction() is self:
             session._transaction = nothing
+            session._held_domain = None
 
     @property
     def _settled(self) -> bool:
@@ -211,13 +214,24 @@ class Transaction:
                 session._carry_out(session._prepare(f"USE {self.domain};", limit), limit, True)
             self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
             self._beginning._transaction = weakref.ref(self)
-        return session._carry_out(self._beginning, limit, True)
+            unsent = limit.is_over()
+        else:
+            unsent = False
+        try:
+            return session._carry_out(self._beginning, limit, True)
+        except Error:
+            if unsent:
+                # There is nothing to learn, and nothing to revert.
+                self._beginning = None
+                self._back()
+            raise
 
     def _has_begun(self) -> None:
         session = self._session
         self._begun = True
         if self not in session._unsettled:
             session._transaction = weakref.ref(self)
+            session._held_domain = self.domain
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
@@ -297,7 +311,7 @@ class Transaction:
     def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
         query = statement_of(execution.query)
-        ends = execution is self._deciding or _REVERT.fullmatch(query) or _COMMIT.fullmatch(query)
+        ends = execution is self._deciding or END.fullmatch(query)
         if execution is self._beginning and not self._begun:
             if failure is None:
                 self.status = outcome.transaction
@@ -362,10 +376,15 @@ class Transaction:
         if self._selected is not None and self._selected != session.domain:
             session._carry_out(session._prepare(f"USE {self._selected};", limit), limit, False, aside=True)
 
+    @property
+    def _is_bound(self) -> bool:
+        """Whether what is called for it can reach no other transaction."""
+        return self.id is not None and extension("domains")
+
     def _leave(self, limit: Limit) -> None:
         """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
         session = self._session
-        if not self._left and (extension("domains") or session._transaction() is None):
+        if not self._left and (self._is_bound or session._transaction() is None):
             session._carry_out(session._prepare("REVERT;", limit, transaction=self), limit, False, aside=True)
             self._select_again(limit)
         # Otherwise what the session holds by now is another one.

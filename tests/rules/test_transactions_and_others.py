@@ -271,6 +271,29 @@ def test_what_another_thread_runs_while_a_commit_is_under_way_lands_in_no_domain
     assert domain_of(node, "SCHEMA later") == []
 
 
+@pytest.mark.rule("L-1", "X-1", "X-7")
+def test_a_transaction_that_nobody_keeps_is_still_that_of_the_session(node: LoopbackNode, session: Session, annex: str) -> None:
+    session.transaction(annex).begin(timeout=PATIENCE)
+    assert session.domain == annex
+    append = session.execute(SCHEMA, timeout=PATIENCE)
+    assert append.admission is not None
+    session.execute("COMMIT;", timeout=PATIENCE)
+    assert session.domain == DOMAIN
+    session.execute(LATER, timeout=PATIENCE)
+    assert domain_of(node, "SCHEMA made") == [annex]
+    assert domain_of(node, "SCHEMA later") == [DOMAIN]
+
+
+@pytest.mark.rule("N-2", "X-1")
+def test_a_begin_without_time_sends_nothing_then_or_later(node: LoopbackNode, session: Session, annex: str) -> None:
+    with pytest.raises(nervix_ffi.DeadlineError), session.transaction(annex, timeout=0):
+        pytest.fail("it began")
+    assert session.domain == DOMAIN
+    session.execute(LATER, timeout=PATIENCE)
+    assert transactions(node) == []
+    assert domain_of(node, "SCHEMA later") == [DOMAIN]
+
+
 # ---- several threads
 
 
