@@ -80,6 +80,14 @@ nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t 
 nx_error *nxx_session_prepare_in(nx_session *session, const uint8_t *domain, size_t domain_len,
     const uint8_t *transaction, size_t transaction_len, const uint8_t *query, size_t query_len, const nx_cancel *cancel, nx_execution **out);
 
+/* nx_session_execute for a command that must not become part of a transaction: while the session holds one, a command that was never
+ * sent is refused, REJECTED, and may be executed again later. */
+nx_error *nxx_session_execute_outside(nx_session *session, const nx_execution *execution, const nx_cancel *cancel,
+    nx_outcome **out);
+/* True for the failure of an execute whose command was never sent, by this call or an earlier one; `held` says whether that is for
+ * the transaction that the session holds. */
+bool nxx_error_unsent(const nx_error *error, bool *held);
+
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every
  * event of a generation. A sensitive field is a nullable column of nulls whose field metadata holds `nervix.redacted` = `true`;

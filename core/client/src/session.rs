@@ -226,6 +226,24 @@ impl Session {
         execution: &Execution,
         cancel: Option<&Cancel>,
     ) -> Result<Arc<Outcome>, Error> {
+        self.run(execution, Call::Execute(execution.id), cancel)
+    }
+
+    /// As [`Session::execute`], for a command that must not become part of a transaction.
+    pub fn execute_outside(
+        &self,
+        execution: &Execution,
+        cancel: Option<&Cancel>,
+    ) -> Result<Arc<Outcome>, Error> {
+        self.run(execution, Call::ExecuteOutside(execution.id), cancel)
+    }
+
+    fn run(
+        &self,
+        execution: &Execution,
+        call: Call,
+        cancel: Option<&Cancel>,
+    ) -> Result<Arc<Outcome>, Error> {
         let reference = execution.reference();
         let inner = self.inner().map_err(|error| of_command(error, reference))?;
         if !execution
@@ -239,7 +257,7 @@ impl Session {
                 reference,
             ));
         }
-        match self.call(Call::Execute(execution.id), cancel, Some(reference))? {
+        match self.call(call, cancel, Some(reference))? {
             Done::Outcome(outcome) => Ok(outcome),
             other => Err(of_command(unexpected(&other), reference)),
         }

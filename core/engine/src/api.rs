@@ -66,6 +66,9 @@ pub enum Call {
     Connect,
     /// Run a prepared command, or recover its outcome.
     Execute(ExecutionId),
+    /// As [`Call::Execute`], for a command that must not become part of a transaction: it is sent for the first time only while the
+    /// session holds none.
+    ExecuteOutside(ExecutionId),
     /// The next event of any subscription.
     NextEvent,
     /// One page of completions.
@@ -202,6 +205,10 @@ pub struct Error {
     pub reference: Option<String>,
     /// Why an open was refused, for a refused open.
     pub refusal: Option<OpenRefusal>,
+    /// Nothing of the command was ever sent.
+    pub unsent: bool,
+    /// It was not, as the session holds a transaction that it must not become part of.
+    pub held: bool,
 }
 
 impl Error {
@@ -211,6 +218,15 @@ impl Error {
             message: message.into(),
             reference: None,
             refusal: None,
+            unsent: false,
+            held: false,
+        }
+    }
+
+    pub(crate) fn unsent(self) -> Self {
+        Self {
+            unsent: true,
+            ..self
         }
     }
 

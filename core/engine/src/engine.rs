@@ -137,6 +137,8 @@ struct Run {
     backoff: Backoff,
     /// It waits for a request that an earlier call of the same command sent.
     joined: bool,
+    /// It is sent only while no transaction is held.
+    outside: bool,
     /// Redirects it was given.
     redirects: u32,
     /// It waits because nobody leads.
@@ -275,13 +277,14 @@ impl Engine {
                     backoff: Backoff::default(),
                 });
             }
-            Call::Execute(execution) => {
+            Call::Execute(execution) | Call::ExecuteOutside(execution) => {
                 if !self.executions.contains_key(&execution) {
                     let message = "this command was not prepared by this session";
                     self.finish(call, Err(Error::new(ErrorKind::InvalidArgument, message)));
                     return;
                 }
                 let backoff = Backoff::default();
+                let outside = matches!(what, Call::ExecuteOutside(_));
                 let joined = self
                     .executions
                     .get(&execution)
@@ -293,6 +296,7 @@ impl Engine {
                     due: 0,
                     backoff,
                     joined,
+                    outside,
                     redirects: 0,
                     leaderless: false,
                 });
@@ -514,11 +518,13 @@ impl Engine {
                 } else {
                     "the command was not sent; execute the same execution again to run it"
                 };
-                Error::new(
-                    kind,
-                    format!("{reason}: {effect} (reference {})", held.reference),
-                )
-                .of_command(&held.reference)
+                let message = format!("{reason}: {effect} (reference {})", held.reference);
+                let error = Error::new(kind, message).of_command(&held.reference);
+                if held.written {
+                    error
+                } else {
+                    error.unsent()
+                }
             }
             None => Error::new(kind, reason),
         }
@@ -541,6 +547,7 @@ impl Engine {
         } else {
             Error::new(kind, format!("the command was not sent: {reason}"))
                 .of_command(&held.reference)
+                .unsent()
         }
     }
 

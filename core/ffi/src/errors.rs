@@ -112,6 +112,21 @@ pub unsafe extern "C" fn nx_error_open_refusal(
 /// # Safety
 /// As the header says.
 #[no_mangle]
+pub unsafe extern "C" fn nxx_error_unsent(error: *const ErrorObject, held: *mut bool) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an error of this library, or NULL.
+        let Some(object) = (unsafe { error.as_ref() }).filter(|object| object.error.unsent) else {
+            return false;
+        };
+        // SAFETY: the host's place can be written to.
+        unsafe { put(held, object.error.held) };
+        true
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
 pub unsafe extern "C" fn nx_error_free(error: *mut ErrorObject) {
     // SAFETY: the host passes an error of this library that it has not freed, or NULL.
     unsafe { free(error) }

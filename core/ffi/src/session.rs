@@ -2,7 +2,9 @@
 //!
 //! Owns what the calls' arguments must be. Knows nothing of what becomes of them.
 
-use nervix_client::{Credentials, Execution, Options, Session};
+use std::sync::Arc;
+
+use nervix_client::{Cancel, Credentials, Execution, Options, Session};
 use nervix_engine::{Given, Origin};
 use nervix_wire::types::{Fingerprint, TransactionPreviewIdentity};
 
@@ -329,14 +331,16 @@ pub unsafe extern "C" fn nx_execution_free(execution: *mut ExecutionObject) {
     unsafe { free(execution) }
 }
 
+type Run = fn(&Session, &Execution, Option<&Cancel>) -> Outcome<Arc<nervix_engine::Outcome>>;
+
 /// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn nx_session_execute(
+/// As the header says of `nx_session_execute`.
+unsafe fn execute(
     session: *mut SessionObject,
     execution: *const ExecutionObject,
     cancel: *const CancelObject,
     out: *mut *mut OutcomeObject,
+    run: Run,
 ) -> *mut ErrorObject {
     guarded(|| {
         // SAFETY: the host passes an execution of this library, or NULL.
@@ -348,7 +352,7 @@ pub unsafe extern "C" fn nx_session_execute(
             may_block()?;
             // SAFETY: the host passes a token of this library, or NULL.
             let cancel = unsafe { token(cancel) };
-            let outcome = session.execute(execution, cancel.as_ref())?;
+            let outcome = run(session, execution, cancel.as_ref())?;
             // SAFETY: the host's place can be written to.
             unsafe { out.write(Box::into_raw(Box::new(OutcomeObject { outcome }))) };
             Ok(())
@@ -361,6 +365,32 @@ pub unsafe extern "C" fn nx_session_execute(
             error
         })
     })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nx_session_execute(
+    session: *mut SessionObject,
+    execution: *const ExecutionObject,
+    cancel: *const CancelObject,
+    out: *mut *mut OutcomeObject,
+) -> *mut ErrorObject {
+    // SAFETY: the caller's promise.
+    unsafe { execute(session, execution, cancel, out, Session::execute) }
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_session_execute_outside(
+    session: *mut SessionObject,
+    execution: *const ExecutionObject,
+    cancel: *const CancelObject,
+    out: *mut *mut OutcomeObject,
+) -> *mut ErrorObject {
+    // SAFETY: the caller's promise.
+    unsafe { execute(session, execution, cancel, out, Session::execute_outside) }
 }
 
 /// # Safety

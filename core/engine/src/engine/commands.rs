@@ -260,7 +260,7 @@ impl Engine {
         let Some(run) = self.runs.front() else {
             return false;
         };
-        let (call, execution, due) = (run.call, run.execution, run.due);
+        let (call, execution, due, outside) = (run.call, run.execution, run.due, run.outside);
         let Some(held) = self.executions.get(&execution) else {
             self.runs.pop_front();
             let message = "this command was not prepared by this session";
@@ -314,6 +314,20 @@ impl Engine {
                     return false;
                 }
                 let route = route(&query, self.holds_transaction());
+                if let (true, Some(id), false) = (outside, self.held_id(), is_local(&route)) {
+                    let message = format!(
+                        "nothing was sent, as the session holds transaction {id}, which the command is no part of: COMMIT or REVERT \
+                         that first"
+                    );
+                    let error = Error {
+                        held: true,
+                        ..Error::new(ErrorKind::Rejected, message).of_command(&reference)
+                    };
+                    self.runs.pop_front();
+                    self.finish(call, Err(error.unsent()));
+                    self.forget_if_released(execution);
+                    return true;
+                }
                 if let (Some(why), false) = (
                     bound.and_then(|bound| self.is_without(&bound)),
                     is_local(&route),

@@ -85,7 +85,7 @@ impl Engine {
                 )
             } else if self.current.is_some() {
                 (
-                    ErrorKind::Deadline,
+                    ErrorKind::Transport,
                     "its turn behind earlier requests of the session did not come within the retry timeout",
                 )
             } else {
@@ -97,7 +97,7 @@ impl Engine {
             let (kind, text) = cause.unwrap_or((kind, text.to_owned()));
             // Its last cause may be one that an execute never ends with by itself.
             let kind = match kind {
-                ErrorKind::Connect | ErrorKind::Protocol | ErrorKind::Deadline => kind,
+                ErrorKind::Connect | ErrorKind::Protocol => kind,
                 _ => ErrorKind::Transport,
             };
             let error = self.unknown_error(execution, kind, &text);

@@ -150,10 +150,16 @@ impl Engine {
         })
     }
 
-    pub(super) fn holds_transaction(&self) -> bool {
+    /// The transaction that is held, unless it is lost.
+    pub(super) fn held_id(&self) -> Option<&Arc<str>> {
         self.transaction
             .as_ref()
-            .is_some_and(|held| !matches!(held.binding, Binding::Lost(_)))
+            .filter(|held| !matches!(held.binding, Binding::Lost(_)))
+            .map(|held| &held.id)
+    }
+
+    pub(super) fn holds_transaction(&self) -> bool {
+        self.held_id().is_some()
     }
 
     /// The identity, position and preview that a command sent now belongs to.

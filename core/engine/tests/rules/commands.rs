@@ -551,7 +551,8 @@ fn a_command_that_waited_for_the_answer_to_an_earlier_one_says_so() {
     bench.error(call);
     let (call, ..) = bench.execute("CREATE SCHEMA c (b I64);");
     assert!(bench.quiet(conn, 2 * SEC).is_empty());
-    let error = bench.fails(call, ErrorKind::Deadline);
+    let error = bench.fails(call, ErrorKind::Transport);
+    assert!(error.unsent);
     assert!(error.message.contains("was not sent"), "{error:?}");
     assert!(error.message.contains("earlier requests"), "{error:?}");
 }

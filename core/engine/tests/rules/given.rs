@@ -1,7 +1,7 @@
 //! Commands that are prepared with more than their text, and what is told of a transaction that ended meanwhile: E-2, E-3,
 //!
 
-use nervix_engine::{Call, Disposition, ErrorKind, ExecutionId, Given};
+use nervix_engine::{Call, Disposition, ErrorKind, ExecutionId, Given, Stop};
 use nervix_wire::types::*;
 
 use crate::bench::Bench;
@@ -283,4 +283,76 @@ fn the_domain_selected_before_a_transaction_is_selected_again_after_it() {
         let (_, command) = bench.command(conn);
         assert_eq!(command.domain.as_deref(), Some("d"), "after {ends}");
     }
+}
+
+// rule: X-2, L-3
+#[test]
+fn what_is_no_part_of_a_transaction_is_never_sent_into_one() {
+    let (mut bench, conn) = Bench::connected();
+    let outside = |bench: &mut Bench, query: &str| {
+        let (execution, reference) = bench.prepare(query);
+        let call = bench.call(Call::ExecuteOutside(execution));
+        (execution, call, reference)
+    };
+    let (_, call, reference) = outside(&mut bench, "STOP;");
+    let (request, _) = bench.command(conn);
+    bench.reply(conn, request, completed(&reference));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    // One waits behind the BEGIN of another thread, the other comes when that is answered.
+    let (begin, _, begun) = bench.execute("BEGIN;");
+    let (request, _) = bench.command(conn);
+    let (first, behind, _) = outside(&mut bench, "STOP;");
+    bench.reply(conn, request, bound(completed(&begun), transaction("t", 0)));
+    bench.outcome(begin);
+    let (second, late, _) = outside(&mut bench, "STOP;");
+    for call in [behind, late] {
+        let error = bench.fails(call, ErrorKind::Rejected);
+        assert!(error.unsent && error.held, "{error:?}");
+        assert!(error.message.contains("transaction t"));
+    }
+    bench.sends_nothing(conn);
+    // A read is no part of any.
+    let (_, call, reference) = outside(&mut bench, "SHOW SCHEMAS;");
+    let (request, _) = bench.command(conn);
+    bench.reply(conn, request, completed(&reference));
+    bench.outcome(call);
+    // The host may have one become part of it after all, and runs the other one later.
+    let call = bench.call(Call::Execute(first));
+    let (request, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, Some(0));
+    let reply = appended(&command.execution_reference, "t", 1, 1);
+    bench.reply(conn, request, reply);
+    bench.outcome(call);
+    let (call, _, reference) = bench.execute("COMMIT;");
+    let (request, _) = bench.command(conn);
+    bench.reply(conn, request, completed(&reference));
+    bench.outcome(call);
+    let call = bench.call(Call::ExecuteOutside(second));
+    let (request, command) = bench.command(conn);
+    assert_eq!(command.expected_transaction_position, None);
+    bench.reply(conn, request, completed(&command.execution_reference));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+}
+
+// rule: D-4, E-3
+#[test]
+fn an_error_says_whether_anything_of_its_command_was_ever_sent() {
+    let (mut bench, conn) = Bench::connected();
+    bench.lose(conn);
+    let (execution, _) = bench.prepare("STOP;");
+    let call = bench.call(Call::Execute(execution));
+    bench.stop(call, Stop::Deadline);
+    assert!(bench.fails(call, ErrorKind::Deadline).unsent);
+    let call = bench.call(Call::Execute(execution));
+    let conn = bench.reconnected();
+    bench.command(conn);
+    bench.stop(call, Stop::Deadline);
+    assert!(!bench.fails(call, ErrorKind::Deadline).unsent);
+    bench.lose(conn);
+    let call = bench.call(Call::Execute(execution));
+    bench.stop(call, Stop::Cancelled);
+    assert!(
+        !bench.fails(call, ErrorKind::Cancelled).unsent,
+        "it was sent before"
+    );
 }

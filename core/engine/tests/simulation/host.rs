@@ -684,10 +684,7 @@ impl World {
             | Kind::Revert => assert!(
                 matches!(
                     error.kind,
-                    ErrorKind::Connect
-                        | ErrorKind::Transport
-                        | ErrorKind::Protocol
-                        | ErrorKind::Deadline
+                    ErrorKind::Connect | ErrorKind::Transport | ErrorKind::Protocol
                 ),
                 "never sent, yet {error:?}"
             ),
@@ -698,7 +695,6 @@ impl World {
                         | ErrorKind::Connect
                         | ErrorKind::Transport
                         | ErrorKind::Protocol
-                        | ErrorKind::Deadline
                 ),
                 "{error:?}"
             ),

@@ -243,6 +243,7 @@ impl<'n> Play<'n> {
             "nxx_session_prepare_in",
             &[("domain", domain), ("query", query)],
         );
+        self.step("nxx_session_execute_outside", &[]);
         self.step("nx_session_execute", &[]);
     }
 
@@ -403,6 +404,7 @@ impl<'n> Play<'n> {
                 self.command("d", "SHOW NONSENSE");
                 self.step("nx_outcome_diagnostic", &[]);
                 self.step("nx_error_execution_reference", &[]);
+                self.step("nxx_error_unsent", &[]);
             }
             // A transaction, and perhaps its end, which fails when somebody else was faster.
             2 => {

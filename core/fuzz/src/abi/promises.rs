@@ -238,7 +238,7 @@ impl Play<'_> {
             !arguments.foreign || kind == INVALID_ARGUMENT,
             "{name} blocks a thread of a runtime"
         );
-        if let ("nx_session_execute", [_, Given::Handle(_, execution), ..]) =
+        if let ("nx_session_execute" | "nxx_session_execute_outside", [_, Given::Handle(_, execution), ..]) =
             (name, arguments.given.as_slice())
         {
             assert!(
