@@ -39,6 +39,7 @@ _EXTENSIONS = {
     "arrow": ("nxx_event_arrow",),
     "arrow_batches": ("nxx_batch_arrow", "nxx_batch_from_arrow"),
     "domains": ("nxx_session_prepare_in",),
+    "outside": ("nxx_session_execute_outside", "nxx_error_unsent"),
     "event_details": ("nxx_event_end_reason", "nxx_event_skip_cause", "nxx_event_message"),
     "outcome_origin": ("nxx_outcome_origin", "nxx_outcome_already_existed", "nxx_outcome_decided_locally"),
     "outcome_statements": (

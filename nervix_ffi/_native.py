@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableSequence
 from typing import TYPE_CHECKING
 
-from nervix_ffi._library import ffi, lib
+from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._told import inline
 from nervix_ffi._unbroken import Release, dropping, place_for, taken
 from nervix_ffi.enums import ErrorKind, OpenRefusal, read
@@ -71,6 +71,10 @@ def read_error(error: CData) -> Error:
     failure = error_class(kind)(_advised(inline(message), kind, reference))
     failure.kind = kind
     failure.reference = reference
+    if extension("outside"):
+        held = ffi.new("bool *")
+        failure._unsent = lib.nxx_error_unsent(error, held)
+        failure._held = failure._unsent and bool(held[0])
     if refused:
         failure.refusal = read(OpenRefusal, int(refusal[0]))
     return failure

@@ -68,6 +68,11 @@ class Error(Exception):
     execution: Execution | None = None
     submission: Submission | None = None
 
+    #: Nothing of the command was ever sent, as far as is known.
+    _unsent: bool = False
+    #: It was not, as the session holds a transaction.
+    _held: bool = False
+
     def __reduce__(self) -> tuple[object, ...]:
         # An execution and a submission belong to a session of this process: they stay behind when the error is pickled.
         state = {name: value for name, value in self.__dict__.items() if name not in ("execution", "submission")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from nervix_ffi._library import extension, ffi, lib, library
 from nervix_ffi._native import NULL, Out, check, encode, optional, read_text
 from nervix_ffi._pump import Pump
 from nervix_ffi._told import inline
-from nervix_ffi._unbroken import Release, own
+from nervix_ffi._unbroken import Release, ending, own
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.clock import Clock, DomainClock, read_clock
 from nervix_ffi.clock_events import ClockEvent
@@ -37,13 +38,14 @@ from nervix_ffi.errors import (
     Error,
     InvalidArgumentError,
     ReferenceExpired,
+    RejectedError,
     TransportError,
     UncertainError,
     UnsupportedError,
 )
 from nervix_ffi.events import Event
 from nervix_ffi.fields import FieldsLike
-from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
+from nervix_ffi.outcome import Outcome, TransactionPreview, TransactionStatus, read_outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, statement_of, subscribe_statement
 from nervix_ffi.transaction import END, Transaction, nothing, transaction_error
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["Execution", "Session", "connect"]
 
 #: Statements that move something the session has to know of: the selected domain, and the clocks it follows.
-_USE = re.compile(r"\s*USE\s+(\w+)\s*;?\s*", re.IGNORECASE)
+_USE = re.compile(r"\s*USE\s+([^\s;]+)\s*;?\s*", re.IGNORECASE)
+_BEGIN = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 _ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
 _DETACH = re.compile(r"\s*DETACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
 
@@ -69,6 +72,9 @@ SELECT_PATIENCE = 10.0
 
 #: How often a call that waits for another thread to finish a transaction looks at its own limit, in seconds.
 SETTLE_LOOK = 0.02
+
+#: How long a command waits for another thread's call to say that it has begun a transaction, and how often it looks, in seconds.
+OUTSIDE_PATIENCE, OUTSIDE_LOOK = 2.0, 0.001
 
 
 class Execution:
@@ -86,6 +92,8 @@ class Execution:
         self._transaction: Callable[[], Transaction | None] = nothing if transaction is None else weakref.ref(transaction)
         self._handle = Handle("execution", pointer)
         self.query = query
+        #: Whether the session took note of its completion.
+        self._noted = False
         #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
         self.domain = domain
         self.reference = read_text(lambda place, size: lib.nx_execution_reference(pointer, place, size))
@@ -139,13 +147,18 @@ class Session:
         self._domain = domain
         #: The transaction that is under way, if it was begun as an object.
         self._transaction: Callable[[], Transaction | None] = nothing
-        #: The domain of the transaction that was begun as an object and is not known to be over, kept or not.
+        #: The domain of the transaction that was begun as an object and is not known to be over, whether anybody keeps that or not.
         self._held_domain: str | None = None
+        #: That transaction's identity, if it is of a block, which is to be ended when nobody keeps it.
+        self._held_block: TransactionStatus | None = None
         #: The transactions whose blocks ended before they did, the oldest first.
         self._unsettled: list[Transaction] = []
-        #: Held while they are finished, and the thread that does it.
-        self._settling = threading.RLock()
-        self._settler: int | None = None
+        #: Who wants to finish them, the one whose turn it is first: a mark of the call, and its thread.
+        self._settlers: dict[object, int] = {}
+        #: Calls that begin a transaction right now.
+        self._beginnings: dict[object, None] = {}
+        #: Whether BEGIN was ever called as a plain command: then what the session holds is known to the host alone.
+        self._plain_begin = False
         #: Held while a command is prepared, and all the while in which another domain is selected for one.
         self._selecting = threading.RLock()
 
@@ -198,10 +211,14 @@ class Session:
         for an empty text, one that has no UTF-8, or a reference that is no UUIDv7; UnsupportedError when the library lacks the
         ``transactions`` extension and any of the three is given.
         """
+        if isinstance(query, str) and _BEGIN.search(query):
+            self._plain_begin = True
         return self._prepare(query, Limit(timeout, cancel), reference, position, preview)
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
+        if isinstance(query, str) and _BEGIN.search(query):
+            self._plain_begin = True
         return self._execute(query, Limit(timeout, cancel), check)
 
     def _execute(self, query: str, limit: Limit, check: bool, transaction: Transaction | None = None) -> Outcome:
@@ -260,9 +277,11 @@ class Session:
         self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
         with self._selecting, Out("nx_execution", lib.nx_execution_free) as out:
             limits = _unless_over(limit)
+            scope = self.domain if held is None else held.domain
             if plain and extension("domains"):
-                domain, domain_len = optional(self._explicit_domain(held), "the domain")
-                bound, bound_len = optional(self._bound(held, transaction), "the transaction")
+                # Whatever the library has selected by now: what is named here is what a caller was told.
+                domain, domain_len = optional(scope, "the domain")
+                bound, bound_len = optional(self._bound(query, held, transaction), "the transaction")
                 blocking(
                     self._handle,
                     lib.nxx_session_prepare_in,
@@ -288,59 +307,101 @@ class Session:
                     TOKEN,
                     out.place,
                 )
-            scope = self._explicit_domain(held) or (self.domain if held is None else held.domain)
             return Execution(self, query, scope, out.take(), held)
 
-    def _explicit_domain(self, held: Transaction | None) -> str | None:
-        """The domain that a command has to name, since the library has another one selected: one that a block left behind."""
-        return self._domain if held is None and self._unsettled else None
-
-    def _bound(self, held: Transaction | None, transaction: Transaction | None) -> str | None:
-        """The transaction outside of which a command must not take effect: one that it was called for, or one of another domain,
-        where nobody wants it once that is over.
+    def _bound(self, query: str, held: Transaction | None, transaction: Transaction | None) -> str | None:
+        """The transaction outside of which a command must not take effect: one that it was called for or ends, or one of another
+        domain, where nobody wants it once that is over.
         """
-        if held is None or (transaction is None and held.domain == self._domain):
+        if held is None:
             return None
-        return held.id
+        wanted = transaction is not None or held.domain != self._domain or END.fullmatch(statement_of(query))
+        return held.id if wanted else None
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
         self._settle(limit, execution)
         return self._carry_out(execution, limit, check)
 
     def _settle(self, limit: Limit, execution: Execution | None = None) -> None:
-        """Finishes the transaction that a block left behind, so that what comes next does not become part of it.
+        """Finishes the transactions that blocks left behind, so that what comes next does not become part of one.
 
         Raises TransportError, DeadlineError, CancelledError or ClosedError when it cannot: then nothing else was sent.
         """
-        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
-        if limit.is_over() or not self._unsettled:
+        self._handle.check()
+        if self._held_block is not None and self._transaction() is None:
+            # A signal came before its block could end it, and nobody has it any more.
+            self._unsettled.append(Transaction._left_behind(self, self._held_block))
+            self._held_domain = self._held_block = None
+        # What comes while a transaction is under way is part of that one, and the library holds no other.
+        if not self._unsettled or self._held_domain is not None or limit.is_over():
             return
-        if self._settler == threading.get_ident():
+        thread = threading.get_ident()
+        if thread in list(self._settlers.values()):
             # Called by a signal's handler in the middle of it.
             raise _not_sent(self._unsettled[0], None, execution)
-        while not self._settling.acquire(timeout=SETTLE_LOOK):
-            if limit.is_over():
-                return
-        try:
-            self._settler = threading.get_ident()
-            while self._unsettled and not (execution is not None and any(left._asks(execution) for left in self._unsettled)):
-                self._settle_one(self._unsettled[0], limit, execution)
-                del self._unsettled[0]
-        finally:
-            self._settler = None
-            self._settling.release()
+        mark = object()
+        # Given back in C: a signal may arrive anywhere.
+        with ending(map(self._settlers.pop, (mark,), (None,))):
+            self._settlers[mark] = thread
+            while next(iter(list(self._settlers))) is not mark:
+                if limit.is_over():
+                    return
+                time.sleep(SETTLE_LOOK)
+            if execution is None or not any(left._asks(execution) for left in self._unsettled):
+                self._settle_all(limit, execution)
 
-    def _settle_one(self, left: Transaction, limit: Limit, execution: Execution | None) -> None:
-        try:
-            left._settle(limit)
-        except Error as failure:
-            raise _not_sent(left, failure, execution) from failure
-        except BaseException as interruption:
-            if execution is not None:
-                _remember(interruption, execution, sent=False)
-            raise
-        if not left._settled:
-            raise _not_sent(left, None, execution)
+    def _settle_all(self, limit: Limit, execution: Execution | None) -> None:
+        """Finishes one after the other. The library says of some only what became of them once another one is over."""
+        problem: tuple[Transaction, Error | None] | None = None
+        waiting = list(self._unsettled)
+        while waiting:
+            left = waiting.pop(0)
+            before = len(self._unsettled)
+            try:
+                left._settle(limit)
+            except Error as failure:
+                problem = (left, failure)
+            except BaseException as interruption:
+                if execution is not None:
+                    _remember(interruption, execution, sent=False)
+                raise
+            else:
+                if not left._settled:
+                    problem = problem or (left, None)
+            self._unsettled[:] = [one for one in self._unsettled if not one._settled]
+            if len(self._unsettled) < before and problem is not None:
+                waiting, problem = list(self._unsettled), None
+        if problem is not None:
+            left, cause = problem
+            try:
+                raise _not_sent(left, cause, execution) from cause
+            finally:
+                # Whose traceback has this frame: the two would wait for the garbage collector.
+                del problem, cause
+
+    def _execute_in_place(self, execution: Execution, limit: Limit, out: Out, aside: bool) -> bool:
+        """Makes the call, so that a command of no transaction does not become part of one that the host does not know of. Whether
+        the call was resumed after a signal.
+        """
+        plain = not extension("outside") or self._plain_begin or aside or END.fullmatch(statement_of(execution.query)) is not None
+        until: float | None = None
+        settled = False
+        while True:
+            outside = not plain and self._held_domain is None
+            function = lib.nxx_session_execute_outside if outside else lib.nx_session_execute
+            try:
+                return blocking(self._handle, function, limit, execution._handle, TOKEN, out.place)
+            except RejectedError as failure:
+                if not failure._held:
+                    raise
+                until = until or time.monotonic() + OUTSIDE_PATIENCE
+                if self._held_domain is None and self._unsettled and not settled:
+                    settled = True
+                    self._settle(limit, execution)
+                elif self._held_domain is None and (not self._beginnings or time.monotonic() > until):
+                    raise
+            # Another thread's call has begun it, and learns that right now.
+            time.sleep(OUTSIDE_LOOK)
 
     def _carry_out(self, execution: Execution, limit: Limit, check: bool, *, aside: bool = False) -> Outcome:
         """Runs a command. One that is carried out ``aside``, for another one that waits, is not what an interruption is about."""
@@ -349,7 +410,7 @@ class Session:
         with Out("nx_outcome", lib.nx_outcome_free) as out:
             try:
                 execution._handle.check()
-                resumed = blocking(self._handle, lib.nx_session_execute, limit, execution._handle, TOKEN, out.place)
+                resumed = self._execute_in_place(execution, limit, out, aside)
             except Error as failure:
                 failure.execution = execution
                 failure.reference = failure.reference or execution.reference
@@ -363,21 +424,31 @@ class Session:
         if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
             # The attempt before the signal took effect, and this one is refused for it.
             outcome = replace(outcome, disposition=Disposition.COMPLETED)
-        refusal = None if outcome.completed else _not_completed(execution, outcome)
-        transaction = execution._transaction() or self._transaction()
+        # In no variable when it is raised, for the frame is in its traceback: the two would wait for the garbage collector.
+        refusals = [] if outcome.completed else [_not_completed(execution, outcome)]
+        transaction = self._told_by(execution, outcome)
         if transaction is not None:
-            transaction._learn(execution, outcome, refusal)
-        if refusal is None:
+            transaction._learn(execution, outcome, *refusals)
+        if not refusals:
             self._completed(execution)
         elif check:
-            raise refusal
+            raise refusals.pop()
         return outcome
+
+    def _told_by(self, execution: Execution, outcome: Outcome) -> Transaction | None:
+        """The transaction that an outcome tells of: the one that it names, or that its command is of."""
+        known = [one for one in (execution._transaction(), self._transaction()) if one is not None]
+        named = outcome.transaction.id if outcome.transaction is not None else None
+        return next((one for one in known if one.id == named is not None), known[0] if known else None)
 
     def _follows(self, domain: str | None) -> bool:
         return domain is not None and self.domain_clock(domain) is not None
 
     def _completed(self, execution: Execution) -> None:
-        """Takes note of a command that completed."""
+        """Takes note of a command that completed, the first time that it is told."""
+        if execution._noted:
+            return
+        execution._noted = True
         query = statement_of(execution.query)
         if match := _USE.fullmatch(query):
             self._domain = match[1]
@@ -387,7 +458,7 @@ class Session:
             self._clocks.forget(execution.domain)
         elif END.fullmatch(query) and self._transaction() is None:
             # Of one that nobody keeps.
-            self._held_domain = None
+            self._held_domain = self._held_block = None
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
@@ -404,15 +475,17 @@ class Session:
 
     def _prepare_selecting(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain by selecting that one meanwhile; other threads prepare nothing in the meantime."""
+        # Before the lock, which the end of a transaction takes as well.
+        self._settle(limit)
         with self._selecting:
             selected = self._domain
             try:
-                self._run(self._prepare(f"USE {domain};", limit), limit, True)
+                self._carry_out(self._prepare(f"USE {domain};", limit), limit, True)
                 return self._prepare(statement, limit)
             finally:
                 if selected is not None:
                     # Whatever ended the call: what comes after it must not land in the other domain.
-                    self._run(self._prepare(f"USE {selected};", Limit(None, None)), Limit(SELECT_PATIENCE, None), True)
+                    self._carry_out(self._prepare(f"USE {selected};", Limit(None, None)), Limit(SELECT_PATIENCE, None), True)
 
     def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
         """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
@@ -649,6 +722,7 @@ def _not_sent(transaction: Transaction, failure: Error | None, execution: Execut
     )
     told = type(failure) if isinstance(failure, (DeadlineError, CancelledError, ClosedError, ConnectError)) else TransportError
     error = told(message)
+    error._unsent = True
     error.execution = execution
     error.reference = None if execution is None else execution.reference
     return error

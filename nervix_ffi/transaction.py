@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, library
+from nervix_ffi._unbroken import ending
 from nervix_ffi.cancel import Cancel, Limit
 from nervix_ffi.enums import Disposition, ErrorKind, TransactionState
 from nervix_ffi.errors import (
@@ -48,6 +49,9 @@ _UNKNOWN = (Disposition.OUTCOME_UNKNOWN, Disposition.EXECUTION_REFERENCE_EXPIRED
 
 #: What ends a transaction.
 END = re.compile(r"\s*(?:COMMIT|REVERT)\s*;?\s*", re.IGNORECASE)
+#: States in which it is not over.
+_OPEN = (TransactionState.OPEN, TransactionState.COMMITTING)
+
 _COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
 _REVERT = re.compile(r"\s*REVERT\s*;?\s*", re.IGNORECASE)
 
@@ -79,8 +83,14 @@ class Transaction:
         self._begun = False
         self._done = False
         self._left = False
+        #: Its block is over, or ends.
+        self._block_over = False
+        self._in_block = False
+        #: The host asked to revert it.
+        self._given_up = False
         self._deciding: Execution | None = None
-        self._failure: TransactionError | None = None
+        #: What ended it, to be raised by whatever is called next: no error that was raised, which would hold its frames.
+        self._failure: tuple[type[TransactionError], str, Outcome, Execution] | None = None
         #: The domain that it is of.
         self.domain = domain
         #: How it stood when an outcome last reported it.
@@ -110,7 +120,16 @@ class Transaction:
         """Whether it is known to be over: committed, reverted, failed, expired, or taken over by another session."""
         return self._done
 
+    @classmethod
+    def _left_behind(cls, session: Session, status: TransactionStatus) -> Transaction:
+        """One whose block ended before it did, and that nobody keeps."""
+        left = cls(session, status.domain, None, None)
+        left._begun = left._block_over = True
+        left.status = status
+        return left
+
     def __enter__(self) -> Transaction:
+        self._in_block = True
         try:
             self.begin(timeout=self._timeout, cancel=self._cancel)
         except BaseException as failure:
@@ -126,7 +145,10 @@ class Transaction:
         elif self._failure is not None:
             # A block that went on after this would end as if all were well.
             self._let_go()
-            raise self._failure
+            raise self._news()
+        elif self._given_up and not self._done:
+            # It was to be reverted, and is not to be committed for the answer that did not come.
+            self._let_go()
         elif not self._done:
             try:
                 self.commit(timeout=self._timeout, cancel=self._cancel)
@@ -138,6 +160,7 @@ class Transaction:
         """Ends it without a commit, unless one may have happened; what this takes longer than a moment is done before the session
         runs anything else.
         """
+        self._block_over = True
         if self._settled:
             return
         session = self._session
@@ -154,7 +177,7 @@ class Transaction:
         session = self._session
         if session._transaction() is self:
             session._transaction = nothing
-            session._held_domain = None
+            session._held_domain = session._held_block = None
 
     @property
     def _settled(self) -> bool:
@@ -184,11 +207,19 @@ class Transaction:
             if told.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
                 # Nobody will ever know; what is still open is let go of.
                 self._deciding = None
+        if self._failure is None and not self._done and self._deciding is None:
+            self._conclude(session._carry_out(self._revert(limit), limit, False, aside=True))
         if self._failure is not None:
             self._leave(limit)
-        elif not self._done and self._deciding is None:
-            outcome = session._carry_out(self._revert(limit), limit, False, aside=True)
-            if outcome.disposition != Disposition.OUTCOME_UNKNOWN:
+
+    def _conclude(self, reverted: Outcome) -> None:
+        """Takes what became of the revert of what a block left."""
+        if reverted.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
+            # To revert it once more does no harm.
+            self._reverting = None
+        elif reverted.disposition != Disposition.OUTCOME_UNKNOWN:
+            status = reverted.transaction
+            if reverted.completed or status is None or status.state not in _OPEN:
                 self._finish()
 
     def _revert(self, limit: Limit) -> Execution:
@@ -203,11 +234,11 @@ class Transaction:
         the error's ``execution`` again to learn that, or call this again, and ``revert`` to let go of it; a ``with`` block does both
         by itself.
         """
-        if self._begun or self._done:
-            raise InvalidArgumentError("a transaction begins once; make another one with session.transaction()")
         session, limit = self._session, Limit(timeout, cancel)
+        self._check_new()
         # What an earlier block left is no concern of this one.
         session._settle(limit, self._beginning)
+        self._check_new()
         if self._beginning is None:
             if not extension("domains") and self.domain != session.domain:
                 self._selected = session.domain
@@ -217,21 +248,29 @@ class Transaction:
             unsent = limit.is_over()
         else:
             unsent = False
-        try:
-            return session._carry_out(self._beginning, limit, True)
-        except Error:
-            if unsent:
-                # There is nothing to learn, and nothing to revert.
-                self._beginning = None
-                self._back()
-            raise
+        mark = object()
+        with ending(map(session._beginnings.pop, (mark,), (None,))):
+            session._beginnings[mark] = None
+            try:
+                return session._carry_out(self._beginning, limit, True)
+            except Error as failure:
+                if unsent or failure._unsent:
+                    # There is nothing to learn, and nothing to revert.
+                    self._beginning = None
+                    self._back()
+                raise
+
+    def _check_new(self) -> None:
+        if self._begun or self._done or self._block_over:
+            raise InvalidArgumentError("a transaction begins once; make another one with session.transaction()")
 
     def _has_begun(self) -> None:
         session = self._session
         self._begun = True
-        if self not in session._unsettled:
+        if not self._block_over:
             session._transaction = weakref.ref(self)
             session._held_domain = self.domain
+            session._held_block = self.status if self._in_block else None
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
@@ -284,6 +323,7 @@ class Transaction:
                 f"the commit may have happened (reference {self._deciding.reference}): commit again to learn what became of it"
             )
         limit = Limit(timeout, cancel)
+        self._given_up = True
         outcome = self._session._run(self._revert(limit), limit, True)
         self._finish()
         return outcome
@@ -292,6 +332,10 @@ class Transaction:
         if preview is not None and not isinstance(preview, TransactionPreview):
             raise TypeError(f"expected_preview is a TransactionPreview, as tx.preview, not {type(preview).__name__}")
         self._check()
+        if self._reverting is not None:
+            raise InvalidArgumentError(
+                f"the revert may have happened (reference {self._reverting.reference}): revert again to learn what became of it"
+            )
         if preview is not None and not extension("transactions"):
             raise UnsupportedError(
                 f"committing against a preview needs a library with the transactions extension, which {library().path} lacks; "
@@ -304,11 +348,11 @@ class Transaction:
         try:
             return self._session._run(execution, limit, check)
         except Error as failure:
-            if unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted)):
+            if unsent or failure._unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted)):
                 self._deciding = None
             raise
 
-    def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None) -> None:
+    def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None = None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
         query = statement_of(execution.query)
         ends = execution is self._deciding or END.fullmatch(query)
@@ -328,11 +372,11 @@ class Transaction:
         status, before = outcome.transaction, self.status
         if status is not None and (before is None or (status.id == before.id and status.accepted >= before.accepted)):
             self.status = status
-            if status.state not in (TransactionState.OPEN, TransactionState.COMMITTING):
+            if status.state not in _OPEN:
                 if failure is None and not ends and self._failure is None and not self._done:
                     # Told by a command that itself completed, as a read does: the end of the block tells it.
                     over = replace(outcome, disposition=Disposition.FAILED, message="the transaction is over")
-                    self._failure = (transaction_error(over) or TransactionFinished)(execution.query, over)
+                    self._failure = (transaction_error(over) or TransactionFinished, execution.query, over, execution)
                 self._finish()
         admission, newest = outcome.admission, self.admission
         if (
@@ -342,12 +386,20 @@ class Transaction:
         ):
             self.admission = admission
         if isinstance(failure, TransactionError) and not isinstance(failure, PreviewStale):
-            self._failure = failure
+            self._failure = (type(failure), execution.query, outcome, execution)
             self._finish()
+
+    def _news(self) -> TransactionError:
+        """What ended it, as an error."""
+        assert self._failure is not None
+        kind, query, outcome, execution = self._failure
+        news = kind(query, outcome)
+        news.execution = execution
+        return news
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._news()
         if not self._begun:
             raise InvalidArgumentError("the transaction has not begun; use it as a context manager, or call begin()")
         if self._done:
@@ -360,7 +412,7 @@ class Transaction:
         self._done = True
         self._beginning = None
         self._pass()
-        if self._session._domain is None:
+        if self._begun and self._session._domain is None:
             # As in the library, which has it selected.
             self._session._domain = self.domain
         self._back()

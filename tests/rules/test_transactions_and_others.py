@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,6 +91,135 @@ def test_the_revert_of_a_block_that_could_not_end_has_one_reference(node: Loopba
     assert len(set(references)) == 4, "a BEGIN, an append, a REVERT and what came later"
     assert len(references) > 4, "the REVERT was asked about"
     assert all(executed(node, reference) == 1 for reference in references)
+
+
+@pytest.mark.rule("X-3", "N-4")
+@pytest.mark.parametrize("answer", ["RequestFailed", "ExecutionReferenceExpired"])
+def test_a_revert_that_was_answered_otherwise_lets_nothing_become_part_of_what_is_still_open(
+    node: LoopbackNode, session: Session, answer: str
+) -> None:
+    with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("disposition", disposition=answer, execute=False, count=1)
+        _ = 1 / 0
+    assert [it["state"] for it in transactions(node)] == ["OPEN"]
+    try:
+        session.execute(LATER, timeout=PATIENCE)
+    except nervix_ffi.RejectedError as refused:
+        assert "nothing was sent" in str(refused)  # noqa: PT017
+        assert session.execute("REVERT;", timeout=PATIENCE).completed
+        session.execute(LATER, timeout=PATIENCE)
+    assert exists(node, "SCHEMA later")
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert applied(node) == {}
+
+
+@pytest.mark.rule("X-6", "X-8")
+@pytest.mark.parametrize("end", ["expire", "take_over"])
+def test_a_block_whose_transaction_ended_by_itself_leaves_nothing_in_the_way(
+    node: LoopbackNode, session: Session, end: str
+) -> None:
+    leave_unreverted(node, session)
+    node.control("transaction", action=end)
+    node.control("accept", mode="accept")
+    assert session.execute(LATER, timeout=PATIENCE).transaction is None
+    assert exists(node, "SCHEMA later")
+
+
+@pytest.mark.rule("X-3", "E-3", "D-6")
+@pytest.mark.parametrize("lost", ["BEGIN", "COMMIT"])
+def test_what_became_of_one_transaction_is_asked_once_another_that_is_held_is_over(node: LoopbackNode, lost: str) -> None:
+    with connect(node) as session:
+        node.control("drop_reply", kind="CommandRequest", nth=1 if lost == "BEGIN" else 3)
+        first = session.transaction(timeout=0.5)
+        with pytest.raises(nervix_ffi.DeadlineError), first:
+            first.execute(SCHEMA, timeout=PATIENCE)
+
+        def block() -> None:
+            with session.transaction(timeout=PATIENCE) as second:
+                second.execute("CREATE SCHEMA second (id U32);", timeout=PATIENCE)
+
+        # It waits behind the first, which the loss of the session answers.
+        second = Running(block)
+        wait(node, sessions={"exactly": 1})
+        node.control("cut", how="abort")
+        try:
+            second.result()
+        except nervix_ffi.Error:
+            block()
+        session.execute(LATER, timeout=PATIENCE)
+        assert session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE).completed
+    assert exists(node, "SCHEMA second")
+    assert exists(node, "SCHEMA later")
+    assert exists(node, "SCHEMA made") == (lost == "COMMIT")
+    assert "OPEN" not in [it["state"] for it in transactions(node)]
+
+
+@pytest.mark.rule("X-1", "E-3")
+def test_a_block_that_could_not_begin_begins_no_more(node: LoopbackNode, session: Session) -> None:
+    node.control("cut", when="before", how="abort", direction="out", kind="CommandOutcome")
+    node.control("accept", mode="refuse")
+    tx = session.transaction(timeout=0.2)
+    with pytest.raises(nervix_ffi.DeadlineError), tx:
+        pytest.fail("it began")
+    node.control("accept", mode="accept")
+    with pytest.raises(nervix_ffi.InvalidArgumentError, match="begins once"), tx:
+        pytest.fail("it began")
+    with pytest.raises(nervix_ffi.InvalidArgumentError, match="begins once"):
+        tx.begin(timeout=PATIENCE)
+    assert session.execute(LATER, timeout=PATIENCE).transaction is None
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+
+
+@pytest.mark.rule("X-3", "E-3")
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_block_that_was_to_be_reverted_is_not_committed_at_its_end(node: LoopbackNode, session: Session, lost: bool) -> None:
+    with session.transaction(timeout=PATIENCE) as tx:
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        if lost:
+            node.control("drop_reply", kind="CommandRequest")
+        with pytest.raises(nervix_ffi.DeadlineError):
+            tx.revert(timeout=0.2 if lost else 0)
+        if lost:
+            with pytest.raises(nervix_ffi.InvalidArgumentError, match="the revert may have happened"):
+                tx.commit(timeout=PATIENCE)
+            node.control("cut", how="abort")
+    session.execute(LATER, timeout=PATIENCE)
+    assert tx.finished
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert exists(node, "SCHEMA later")
+
+
+@pytest.mark.rule("D-4", "X-5", "N-2")
+def test_a_commit_that_the_library_never_sent_is_not_made_later(node: LoopbackNode, session: Session) -> None:
+    with pytest.raises(nervix_ffi.DeadlineError, match="was not sent"), session.transaction(timeout=0.3) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("accept", mode="refuse")
+        node.control("cut", how="abort")
+    node.control("accept", mode="accept")
+    session.execute(LATER, timeout=PATIENCE)
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert applied(node) == {}
+
+
+@pytest.mark.rule("N-2", "X-1")
+@pytest.mark.parametrize("how", ["time", "cancel", "outage"])
+def test_blocks_that_never_began_leave_nothing_to_do(node: LoopbackNode, session: Session, how: str) -> None:
+    cancel = nervix_ffi.Cancel()
+    if how == "cancel":
+        cancel.trigger()
+    elif how == "outage":
+        node.control("accept", mode="refuse")
+        node.control("cut", how="abort")
+    for _ in range(20):
+        block = session.transaction(timeout=0 if how == "time" else 0.02, cancel=cancel)
+        with pytest.raises((nervix_ffi.DeadlineError, nervix_ffi.CancelledError)), block:
+            pytest.fail("it began")
+    node.control("accept", mode="accept")
+    before = sent(node, "CommandRequest")
+    session.execute(LATER, timeout=PATIENCE)
+    assert sent(node, "CommandRequest") == before + 1
+    assert transactions(node) == []
 
 
 # ---- what was called for it
@@ -292,6 +423,109 @@ def test_a_begin_without_time_sends_nothing_then_or_later(node: LoopbackNode, se
     session.execute(LATER, timeout=PATIENCE)
     assert transactions(node) == []
     assert domain_of(node, "SCHEMA later") == [DOMAIN]
+
+
+@pytest.mark.rule("L-1", "X-1")
+def test_what_is_prepared_while_a_transaction_begins_is_of_the_domain_that_it_says(
+    node: LoopbackNode, session: Session, annex: str
+) -> None:
+    other: list[nervix_ffi.Execution] = []
+    learn = nervix_ffi.Transaction._learn
+
+    def learn_late(self: nervix_ffi.Transaction, *told: Any) -> None:
+        # Another thread's, after the library began it and before anybody here was told.
+        other.append(session.prepare(f"CREATE SCHEMA later{len(other)} (id U32);"))
+        learn(self, *told)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nervix_ffi.Transaction, "_learn", learn_late)
+        with session.transaction(annex, timeout=PATIENCE) as tx:
+            tx.execute(SCHEMA, timeout=PATIENCE)
+    domains = [execution.domain for execution in other]
+    assert domains[0] == DOMAIN
+    for number, execution in enumerate(other):
+        outcome = execution.run(timeout=PATIENCE, check=False)
+        landed = domain_of(node, f"SCHEMA later{number}")
+        assert landed == ([execution.domain] if outcome.completed else [])
+        assert outcome.completed or outcome.decided_locally
+
+
+@pytest.mark.rule("L-1")
+def test_a_use_that_is_run_again_selects_nothing_again(session: Session, annex: str) -> None:
+    use = session.prepare(f"USE {annex};")
+    use.run(timeout=PATIENCE)
+    session.use(DOMAIN, timeout=PATIENCE)
+    assert use.run(timeout=PATIENCE).completed
+    assert session.domain == DOMAIN
+    assert session.prepare(LATER).domain == DOMAIN
+
+
+@pytest.mark.rule("X-2", "L-3")
+def test_a_command_is_part_of_no_transaction_that_nobody_here_knows_of(node: LoopbackNode, session: Session) -> None:
+    # As after a signal in the wrong moment: the library holds what no object stands for.
+    session.transaction().begin(timeout=PATIENCE)
+    session._held_domain = None
+    with pytest.raises(nervix_ffi.RejectedError, match="holds transaction") as refused:
+        session.execute(LATER, timeout=PATIENCE)
+    assert refused.value.execution is not None
+    assert session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE).completed
+    session.execute("REVERT;", timeout=PATIENCE)
+    assert refused.value.execution.run(timeout=PATIENCE).completed
+    assert exists(node, "SCHEMA later")
+    assert forbidden(node) == {}
+
+
+@pytest.mark.rule("X-1", "X-3")
+def test_a_transaction_of_plain_commands_is_the_hosts_own_affair(node: LoopbackNode, session: Session) -> None:
+    session.execute("BEGIN;", timeout=PATIENCE)
+    assert session.execute(SCHEMA, timeout=PATIENCE).admission is not None
+    session.execute("COMMIT;", timeout=PATIENCE)
+    assert exists(node, "SCHEMA made")
+
+
+@pytest.mark.rule("X-3", "X-7")
+def test_a_block_that_nobody_ends_nor_keeps_is_reverted_before_anything_else(node: LoopbackNode, session: Session) -> None:
+    def block() -> None:
+        # A signal's handler may raise at the first bytecode of __exit__, which then never runs.
+        tx = session.transaction(timeout=PATIENCE)
+        tx.__enter__()
+        tx.execute(SCHEMA, timeout=PATIENCE)
+
+    block()
+    assert session.execute(LATER, timeout=PATIENCE).transaction is None
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    assert exists(node, "SCHEMA later")
+
+
+@pytest.mark.rule("X-7")
+@pytest.mark.parametrize("how", ["failed", "not begun", "not sent", "taken over"])
+def test_errors_of_transactions_keep_no_session_alive(node: LoopbackNode, how: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        session = connect(node)
+        if how == "failed":
+            with pytest.raises(nervix_ffi.CommandFailed):
+                session.execute("SHOW CREATE SCHEMA nothing;", timeout=PATIENCE)
+        elif how == "not begun":
+            with pytest.raises(nervix_ffi.CommandFailed), session.transaction("nowhere", timeout=PATIENCE):
+                pytest.fail("it began")
+        elif how == "not sent":
+            leave_unreverted(node, session)
+            with pytest.raises(nervix_ffi.DeadlineError, match="nothing was sent"):
+                session.execute(LATER, timeout=0.05)
+            node.control("accept", mode="accept")
+            session.execute(LATER, timeout=PATIENCE)
+        else:
+            with pytest.raises(nervix_ffi.TransactionTakenOver), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+                node.control("transaction", action="take_over")
+                tx.execute(SCHEMA, timeout=PATIENCE)
+            del tx
+        alive = weakref.ref(session)
+        del session
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 # ---- several threads
