@@ -237,14 +237,17 @@ impl<'n> Play<'n> {
     }
 
     fn command(&mut self, domain: &str, query: &str) {
+        self.command_by("nx_session_execute", domain, query);
+    }
+
+    fn command_by(&mut self, execute: &str, domain: &str, query: &str) {
         let domain = Wish::Text(domain.as_bytes());
         let query = Wish::Text(query.as_bytes());
         self.step(
             "nxx_session_prepare_in",
             &[("domain", domain), ("query", query)],
         );
-        self.step("nxx_session_execute_outside", &[]);
-        self.step("nx_session_execute", &[]);
+        self.step(execute, &[]);
     }
 
     fn fields(&mut self, fields: &[(&str, &[(u64, u64)], bool, bool)]) {
@@ -404,11 +407,14 @@ impl<'n> Play<'n> {
                 self.command("d", "SHOW NONSENSE");
                 self.step("nx_outcome_diagnostic", &[]);
                 self.step("nx_error_execution_reference", &[]);
-                self.step("nxx_error_unsent", &[]);
             }
             // A transaction, and perhaps its end, which fails when somebody else was faster.
             2 => {
-                self.command("d", "BEGIN");
+                let outside = "nxx_session_execute_outside";
+                self.command_by(outside, "d", "BEGIN");
+                // Refused while that is held.
+                self.command_by(outside, "d", "CREATE SCHEMA made (a U8)");
+                self.step("nxx_error_unsent", &[]);
                 self.command("d", "CREATE SCHEMA made (a U8)");
                 self.step("nxx_outcome_transaction", &[]);
                 self.step("nxx_outcome_admission", &[]);
@@ -492,8 +498,12 @@ impl<'n> Play<'n> {
             }
             11 => {
                 self.command("d", "STOP");
+                self.command("d", "DROP EMITTER e");
                 self.step("nx_producer_submit", &[]);
-                self.step("nx_consumer_next", &[]);
+                // The first read is told of the end, the second one asks for the emitter again.
+                for _ in 0..2 {
+                    self.step("nx_consumer_next", &[]);
+                }
                 self.step("nx_producer_reopen_reason", &[]);
                 self.step("nx_consumer_reopen_reason", &[]);
             }

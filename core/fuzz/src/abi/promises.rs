@@ -238,8 +238,10 @@ impl Play<'_> {
             !arguments.foreign || kind == INVALID_ARGUMENT,
             "{name} blocks a thread of a runtime"
         );
-        if let ("nx_session_execute" | "nxx_session_execute_outside", [_, Given::Handle(_, execution), ..]) =
-            (name, arguments.given.as_slice())
+        if let (
+            "nx_session_execute" | "nxx_session_execute_outside",
+            [_, Given::Handle(_, execution), ..],
+        ) = (name, arguments.given.as_slice())
         {
             assert!(
                 named || *execution == 0,
