@@ -155,8 +155,10 @@ class Session:
         self._unsettled: list[Transaction] = []
         #: Who wants to finish them, the one whose turn it is first: a mark of the call, and its thread.
         self._settlers: dict[object, int] = {}
-        #: Calls that begin a transaction right now.
+        #: Calls of BEGIN that go on right now.
         self._beginnings: dict[object, None] = {}
+        #: Transactions that somebody keeps, and that may have begun.
+        self._asked: weakref.WeakSet[Transaction] = weakref.WeakSet()
         #: Whether BEGIN was ever called as a plain command: then what the session holds is known to the host alone.
         self._plain_begin = False
         #: Held while a command is prepared, and all the while in which another domain is selected for one.
@@ -385,7 +387,7 @@ class Session:
         """
         plain = not extension("outside") or self._plain_begin or aside or END.fullmatch(statement_of(execution.query)) is not None
         until: float | None = None
-        settled = False
+        settled = reverted = False
         while True:
             outside = not plain and self._held_domain is None
             function = lib.nxx_session_execute_outside if outside else lib.nx_session_execute
@@ -398,13 +400,32 @@ class Session:
                 if self._held_domain is None and self._unsettled and not settled:
                     settled = True
                     self._settle(limit, execution)
+                elif self._held_domain is None and not self._others_begin(execution) and not reverted:
+                    # Of a block that is over, whatever it was told: nobody is left to end it.
+                    reverted = True
+                    self._carry_out(self._prepare("REVERT;", limit), limit, False, aside=True)
                 elif self._held_domain is None and (not self._beginnings or time.monotonic() > until):
                     raise
             # Another thread's call has begun it, and learns that right now.
             time.sleep(OUTSIDE_LOOK)
 
+    def _others_begin(self, execution: Execution) -> bool:
+        """Whether the transaction that the library holds may be one that somebody begins, or asked to begin, beside this call."""
+        own = execution._transaction()
+        return len(self._beginnings) > (_BEGIN.search(execution.query) is not None) or any(
+            one is not own for one in list(self._asked)
+        )
+
     def _carry_out(self, execution: Execution, limit: Limit, check: bool, *, aside: bool = False) -> Outcome:
         """Runs a command. One that is carried out ``aside``, for another one that waits, is not what an interruption is about."""
+        mark = object()
+        # Until it is known here what began.
+        with ending(map(self._beginnings.pop, (mark,), (None,))):
+            if _BEGIN.search(execution.query):
+                self._beginnings[mark] = None
+            return self._carry_out_marked(execution, limit, check, aside)
+
+    def _carry_out_marked(self, execution: Execution, limit: Limit, check: bool, aside: bool) -> Outcome:
         attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
         followed = attaching and self._follows(execution.domain)
         with Out("nx_outcome", lib.nx_outcome_free) as out:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, library
-from nervix_ffi._unbroken import ending
 from nervix_ffi.cancel import Cancel, Limit
 from nervix_ffi.enums import Disposition, ErrorKind, TransactionState
 from nervix_ffi.errors import (
@@ -41,6 +40,9 @@ __all__ = ["Transaction", "transaction_error"]
 #: How long the end of a block waits for a revert, in seconds. One that did not come about by then is not given up: see ``_settle``.
 REVERT_PATIENCE = 2.0
 
+#: How often a revert is made anew at most, before whoever waits for it is told.
+REVERTS = 3
+
 #: After these a command may have happened.
 _MAYBE = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED, ErrorKind.CLOSED)
 
@@ -66,7 +68,9 @@ class Transaction:
     another session has it (D-5, X-6).
 
     A block that cannot revert now, or does not know what became of its commit, leaves that to the session: it finishes it before it
-    runs anything else, so that nothing else becomes part of the transaction.
+    runs anything else, so that nothing else becomes part of the transaction. A command of a session that holds one which no object
+    stands for any more is refused before it is sent (RejectedError), where the library has the ``outside`` extension: REVERT it.
+    Whoever runs BEGIN as a plain command keeps account of that transaction alone.
 
     It expires when nothing is appended for the server's idle timeout, 15 minutes by default (X-8). Where the library lacks the
     ``transactions`` extension, ``id``, ``status``, ``admission`` and ``preview`` stay None.
@@ -161,6 +165,7 @@ class Transaction:
         runs anything else.
         """
         self._block_over = True
+        self._session._asked.discard(self)
         if self._settled:
             return
         session = self._session
@@ -207,8 +212,10 @@ class Transaction:
             if told.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
                 # Nobody will ever know; what is still open is let go of.
                 self._deciding = None
-        if self._failure is None and not self._done and self._deciding is None:
-            self._conclude(session._carry_out(self._revert(limit), limit, False, aside=True))
+        for _ in range(REVERTS):
+            # Refused, it may have been made for an older position: what nobody waited for was accepted meanwhile.
+            if self._failure is None and not self._done and self._deciding is None:
+                self._conclude(session._carry_out(self._revert(limit), limit, False, aside=True))
         if self._failure is not None:
             self._leave(limit)
 
@@ -248,17 +255,16 @@ class Transaction:
             unsent = limit.is_over()
         else:
             unsent = False
-        mark = object()
-        with ending(map(session._beginnings.pop, (mark,), (None,))):
-            session._beginnings[mark] = None
-            try:
-                return session._carry_out(self._beginning, limit, True)
-            except Error as failure:
-                if unsent or failure._unsent:
-                    # There is nothing to learn, and nothing to revert.
-                    self._beginning = None
-                    self._back()
-                raise
+        session._asked.add(self)
+        try:
+            return session._carry_out(self._beginning, limit, True)
+        except Error as failure:
+            if unsent or failure._unsent:
+                # There is nothing to learn, and nothing to revert.
+                self._beginning = None
+                session._asked.discard(self)
+                self._back()
+            raise
 
     def _check_new(self) -> None:
         if self._begun or self._done or self._block_over:
@@ -267,6 +273,7 @@ class Transaction:
     def _has_begun(self) -> None:
         session = self._session
         self._begun = True
+        session._asked.discard(self)
         if not self._block_over:
             session._transaction = weakref.ref(self)
             session._held_domain = self.domain
@@ -362,6 +369,7 @@ class Transaction:
                 self._has_begun()
             elif outcome.disposition not in _UNKNOWN:
                 self._beginning = None
+                self._session._asked.discard(self)
                 self._back()
         if execution is self._reverting and outcome.disposition not in _UNKNOWN:
             self._reverting = None
