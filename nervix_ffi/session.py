@@ -27,7 +27,7 @@ from nervix_ffi.clock import Clock, DomainClock, read_clock
 from nervix_ffi.clock_events import ClockEvent
 from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
-from nervix_ffi.enums import Disposition
+from nervix_ffi.enums import Disposition, TransactionState
 from nervix_ffi.errors import (
     CancelledError,
     ClosedError,
@@ -57,6 +57,8 @@ __all__ = ["Execution", "Session", "connect"]
 
 #: Statements that move something the session has to know of: the selected domain, and the clocks it follows.
 _USE = re.compile(r"\s*USE\s+([^\s;]+)\s*;?\s*", re.IGNORECASE)
+#: How the library names the transaction for which it sent nothing.
+_HELD = re.compile(r"the session holds transaction ([^\s,]+),")
 _BEGIN = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 _ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
 _DETACH = re.compile(r"\s*DETACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
@@ -400,14 +402,43 @@ class Session:
                 if self._held_domain is None and self._unsettled and not settled:
                     settled = True
                     self._settle(limit, execution)
-                elif self._held_domain is None and not self._others_begin(execution) and not reverted:
+                elif (
+                    (held := _HELD.search(str(failure)))
+                    and self._held_domain is None
+                    and not self._others_begin(execution)
+                    and not reverted
+                ):
                     # Of a block that is over, whatever it was told: nobody is left to end it.
                     reverted = True
-                    self._carry_out(self._prepare("REVERT;", limit), limit, False, aside=True)
+                    self._revert(held[1], limit)
                 elif self._held_domain is None and (not self._beginnings or time.monotonic() > until):
                     raise
             # Another thread's call has begun it, and learns that right now.
             time.sleep(OUTSIDE_LOOK)
+
+    def _revert(self, transaction: str, limit: Limit) -> None:
+        """Ends a transaction that nobody has to end, and no other, whatever others begin meanwhile."""
+        bound, query = encode(transaction, "the transaction"), b"REVERT;"
+        with Out("nx_execution", lib.nx_execution_free) as out:
+            blocking(
+                self._handle,
+                lib.nxx_session_prepare_in,
+                *(_unless_over(limit), NULL, 0, bound, len(bound), query, len(query), TOKEN, out.place),
+            )
+            execution = Execution(self, "REVERT;", None, out.take())
+        self._carry_out(execution, limit, False, aside=True)
+
+    def _is_without_owner(self, held: TransactionStatus) -> bool:
+        """Whether a transaction that a server says this session holds is one that nobody here begins, runs or has to end."""
+        known = (
+            not extension("domains")
+            or self._held_domain is not None
+            or self._unsettled
+            or self._beginnings
+            or self._asked
+            or self._plain_begin
+        )
+        return held.state == TransactionState.OPEN and not known
 
     def _others_begin(self, execution: Execution) -> bool:
         """Whether the transaction that the library holds may be one that somebody begins, or asked to begin, beside this call."""

@@ -16,6 +16,7 @@ from nervix_ffi._library import extension, library
 from nervix_ffi.cancel import Cancel, Limit
 from nervix_ffi.enums import Disposition, ErrorKind, TransactionState
 from nervix_ffi.errors import (
+    CommandFailed,
     CommandNotCompleted,
     Error,
     InvalidArgumentError,
@@ -241,7 +242,19 @@ class Transaction:
         the error's ``execution`` again to learn that, or call this again, and ``revert`` to let go of it; a ``with`` block does both
         by itself.
         """
-        session, limit = self._session, Limit(timeout, cancel)
+        limit = Limit(timeout, cancel)
+        try:
+            return self._begin(limit)
+        except CommandFailed as failure:
+            held = failure.outcome.transaction
+            if held is None or not self._session._is_without_owner(held):
+                raise
+        # The server knows of one of a block that is over, and that nobody here was told of.
+        self._session._revert(held.id, limit)
+        return self._begin(limit)
+
+    def _begin(self, limit: Limit) -> Outcome:
+        session = self._session
         self._check_new()
         # What an earlier block left is no concern of this one.
         session._settle(limit, self._beginning)

@@ -205,6 +205,9 @@ def test_blocks_that_never_began_leave_nothing_to_do(node: LoopbackNode, session
     elif how == "outage":
         node.control("accept", mode="refuse")
         node.control("cut", how="abort")
+        # Nothing is written to a connection whose end was not noticed yet.
+        with pytest.raises(nervix_ffi.Error):
+            session.execute("SHOW CLUSTER STATUS;", timeout=0.3)
     for _ in range(20):
         block = session.transaction(timeout=0 if how == "time" else 0.02, cancel=cancel)
         with pytest.raises((nervix_ffi.DeadlineError, nervix_ffi.CancelledError)), block:
@@ -473,6 +476,29 @@ def test_a_transaction_that_nobody_here_knows_of_is_reverted_before_anything_els
     assert exists(node, "SCHEMA later")
     assert transactions(node)[0]["state"] == "REVERTED"
     assert forbidden(node) == {}
+
+
+@pytest.mark.rule("X-1", "X-3")
+def test_a_block_begins_although_a_begin_that_nobody_waits_for_is_answered_late(node: LoopbackNode, session: Session) -> None:
+    node.control("delay", kind="CommandRequest", when="after", count=1)
+    with pytest.raises(nervix_ffi.DeadlineError):
+        session.transaction().begin(timeout=0.2)
+    node.control("clear")
+    gc.collect()
+    for name in ("made", "later"):
+        with session.transaction(timeout=PATIENCE) as tx:
+            tx.execute(f"CREATE SCHEMA {name} (id U32);", timeout=PATIENCE)
+    assert [it["state"] for it in transactions(node)] == ["REVERTED", "COMMITTED", "COMMITTED"]
+
+
+@pytest.mark.rule("X-1", "X-3")
+def test_a_block_begins_although_the_server_holds_one_that_nobody_was_told_of(node: LoopbackNode, session: Session) -> None:
+    # It began, and was answered as if it had not.
+    node.control("disposition", disposition="RequestFailed", execute=True, count=1)
+    with session.transaction(timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+    assert [it["state"] for it in transactions(node)] == ["REVERTED", "COMMITTED"]
+    assert applied(node) == {append.reference: 1}
 
 
 @pytest.mark.rule("X-2", "X-3", "E-3")
