@@ -91,6 +91,8 @@ class Transaction:
         #: Its block is over, or ends.
         self._block_over = False
         self._in_block = False
+        #: BEGIN was never sent.
+        self._unsent = False
         #: The host asked to revert it.
         self._given_up = False
         self._deciding: Execution | None = None
@@ -190,7 +192,7 @@ class Transaction:
         """Whether nothing of it can be left in the session."""
         if self._failure is not None:
             return self._left
-        return self._done or self._beginning is None
+        return self._done or not (self._begun or (self._beginning is not None and not self._unsent))
 
     def _asks(self, execution: Execution) -> bool:
         """Whether running this is how to learn what became of it."""
@@ -265,18 +267,20 @@ class Transaction:
                 session._carry_out(session._prepare(f"USE {self.domain};", limit), limit, True)
             self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
             self._beginning._transaction = weakref.ref(self)
-            unsent = limit.is_over()
-        else:
-            unsent = False
+            self._unsent = True
+        unsent = self._unsent and limit.is_over()
         session._asked.add(self)
         try:
             return session._carry_out(self._beginning, limit, True)
         except Error as failure:
-            if unsent or failure._unsent:
-                # There is nothing to learn, and nothing to revert.
-                self._beginning = None
+            self._unsent = unsent or failure._unsent
+            if self._unsent:
+                # There is nothing to revert.
                 session._asked.discard(self)
                 self._back()
+            raise
+        except BaseException:
+            self._unsent = unsent
             raise
 
     def _check_new(self) -> None:

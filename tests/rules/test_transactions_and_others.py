@@ -36,6 +36,14 @@ def domain_of(node: LoopbackNode, model: str) -> list[str]:
     return [domain for domain in (DOMAIN, "annex") if has(domain)]
 
 
+def cut_and_noticed(node: LoopbackNode, session: Session) -> None:
+    """No node is in reach, and nothing is written any more to a connection whose end was not noticed yet."""
+    node.control("accept", mode="refuse")
+    node.control("cut", how="abort")
+    with pytest.raises(nervix_ffi.Error):
+        session.execute("SHOW CLUSTER STATUS;", timeout=0.3)
+
+
 @pytest.fixture
 def annex(node: LoopbackNode) -> str:
     """Another domain."""
@@ -188,8 +196,7 @@ def test_a_block_that_was_to_be_reverted_is_not_committed_at_its_end(node: Loopb
 def test_a_commit_that_the_library_never_sent_is_not_made_later(node: LoopbackNode, session: Session) -> None:
     with pytest.raises(nervix_ffi.DeadlineError, match="was not sent"), session.transaction(timeout=0.3) as tx:  # noqa: PT012
         tx.execute(SCHEMA, timeout=PATIENCE)
-        node.control("accept", mode="refuse")
-        node.control("cut", how="abort")
+        cut_and_noticed(node, session)
     node.control("accept", mode="accept")
     session.execute(LATER, timeout=PATIENCE)
     assert [it["state"] for it in transactions(node)] == ["REVERTED"]
@@ -203,11 +210,7 @@ def test_blocks_that_never_began_leave_nothing_to_do(node: LoopbackNode, session
     if how == "cancel":
         cancel.trigger()
     elif how == "outage":
-        node.control("accept", mode="refuse")
-        node.control("cut", how="abort")
-        # Nothing is written to a connection whose end was not noticed yet.
-        with pytest.raises(nervix_ffi.Error):
-            session.execute("SHOW CLUSTER STATUS;", timeout=0.3)
+        cut_and_noticed(node, session)
     for _ in range(20):
         block = session.transaction(timeout=0 if how == "time" else 0.02, cancel=cancel)
         with pytest.raises((nervix_ffi.DeadlineError, nervix_ffi.CancelledError)), block:
@@ -306,6 +309,25 @@ def test_a_begin_whose_answer_was_lost_is_asked_about(node: LoopbackNode, sessio
     assert applied(node) == {append.reference: 1}
     assert [it["state"] for it in transactions(node)] == ["COMMITTED"]
     assert executed(node, caught.value.reference) == 1
+
+
+@pytest.mark.rule("E-3", "X-1", "D-4")
+@pytest.mark.parametrize("how", ["begin", "execution"])
+def test_a_begin_that_was_never_sent_may_be_run_again(node: LoopbackNode, session: Session, annex: str, how: str) -> None:
+    tx = session.transaction(annex)
+    with pytest.raises(nervix_ffi.DeadlineError) as caught:
+        tx.begin(timeout=0)
+    assert session.domain == DOMAIN
+    if how == "begin":
+        assert tx.begin(timeout=PATIENCE).reference == caught.value.reference
+    else:
+        assert caught.value.execution is not None
+        caught.value.execution.run(timeout=PATIENCE)
+    assert session.domain == annex
+    append = tx.execute(SCHEMA, timeout=PATIENCE)
+    tx.commit(timeout=PATIENCE)
+    assert applied(node) == {append.reference: 1}
+    assert session.domain == DOMAIN
 
 
 @pytest.mark.rule("X-1")
