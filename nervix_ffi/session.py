@@ -284,13 +284,7 @@ class Session:
             scope = self.domain if held is None else held.domain
             if plain and extension("domains"):
                 # Whatever the library has selected by now: what is named here is what a caller was told.
-                domain, domain_len = optional(scope, "the domain")
-                bound, bound_len = optional(self._bound(query, held, transaction), "the transaction")
-                blocking(
-                    self._handle,
-                    lib.nxx_session_prepare_in,
-                    *(limits, domain, domain_len, bound, bound_len, data, len(data), TOKEN, out.place),
-                )
+                self._prepare_as(scope, self._bound(query, held, transaction), data, limit, out)
             elif plain:
                 blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
             else:
@@ -312,6 +306,13 @@ class Session:
                     out.place,
                 )
             return Execution(self, query, scope, out.take(), held)
+
+    def _prepare_as(self, domain: str | None, transaction: str | None, query: bytes, limit: Limit, out: Out) -> None:
+        """Has the library prepare a command of a domain, or of the one that it has selected, and of one transaction alone if named."""
+        scope, scope_len = optional(domain, "the domain")
+        bound, bound_len = optional(transaction, "the transaction")
+        arguments = (scope, scope_len, bound, bound_len, query, len(query), TOKEN, out.place)
+        blocking(self._handle, lib.nxx_session_prepare_in, _unless_over(limit), *arguments)
 
     def _bound(self, query: str, held: Transaction | None, transaction: Transaction | None) -> str | None:
         """The transaction outside of which a command must not take effect: one that it was called for or ends, or one of another
@@ -399,32 +400,25 @@ class Session:
                 if not failure._held:
                     raise
                 until = until or time.monotonic() + OUTSIDE_PATIENCE
-                if self._held_domain is None and self._unsettled and not settled:
+                if self._held_domain is not None:
+                    # Known by now: the command becomes part of it.
+                    continue
+                if self._unsettled and not settled:
                     settled = True
                     self._settle(limit, execution)
-                elif (
-                    (held := _HELD.search(str(failure)))
-                    and self._held_domain is None
-                    and not self._others_begin(execution)
-                    and not reverted
-                ):
+                elif not reverted and not self._others_begin(execution) and (held := _HELD.search(str(failure))):
                     # Of a block that is over, whatever it was told: nobody is left to end it.
                     reverted = True
                     self._revert(held[1], limit)
-                elif self._held_domain is None and (not self._beginnings or time.monotonic() > until):
+                elif not self._beginnings or time.monotonic() > until:
                     raise
             # Another thread's call has begun it, and learns that right now.
             time.sleep(OUTSIDE_LOOK)
 
     def _revert(self, transaction: str, limit: Limit) -> None:
         """Ends a transaction that nobody has to end, and no other, whatever others begin meanwhile."""
-        bound, query = encode(transaction, "the transaction"), b"REVERT;"
         with Out("nx_execution", lib.nx_execution_free) as out:
-            blocking(
-                self._handle,
-                lib.nxx_session_prepare_in,
-                *(_unless_over(limit), NULL, 0, bound, len(bound), query, len(query), TOKEN, out.place),
-            )
+            self._prepare_as(None, transaction, b"REVERT;", limit, out)
             execution = Execution(self, "REVERT;", None, out.take())
         self._carry_out(execution, limit, False, aside=True)
 
@@ -516,13 +510,8 @@ class Session:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
         if not extension("domains"):
             return self._prepare(statement, limit) if domain == self.domain else self._prepare_selecting(domain, statement, limit)
-        scope, data = encode(domain, "the domain"), encode(statement, "the command")
         with Out("nx_execution", lib.nx_execution_free) as out:
-            blocking(
-                self._handle,
-                lib.nxx_session_prepare_in,
-                *(_unless_over(limit), scope, len(scope), NULL, 0, data, len(data), TOKEN, out.place),
-            )
+            self._prepare_as(domain, None, encode(statement, "the command"), limit, out)
             return Execution(self, statement, domain, out.take())
 
     def _prepare_selecting(self, domain: str, statement: str, limit: Limit) -> Execution:

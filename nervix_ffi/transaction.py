@@ -303,8 +303,9 @@ class Transaction:
         leaves the transaction as it was; of several, those before the refused one stay accepted (``outcome.statements``, E-7).
         Raises TransactionTakenOver, TransactionExpired or TransactionFinished when it is over, and whatever ``Execution.run``
         raises. After UncertainError run the error's ``execution`` again before anything else, or let the block revert: the statement
-        may have been accepted, and a commit without ``expected_preview`` would then carry it out. What
-        was never sent is refused once the transaction is over (CommandFailed): it does not take effect outside of it.
+        may have been accepted, and a commit without ``expected_preview`` would then carry it out. What was never sent is refused
+        once the transaction is over (CommandFailed): where the library has the ``domains`` extension, it does not take effect
+        outside of it.
         """
         if not isinstance(query, str):
             raise TypeError(f"query is the text of a statement (str), not {type(query).__name__}")
