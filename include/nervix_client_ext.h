@@ -84,9 +84,12 @@ nx_error *nxx_session_prepare_in(nx_session *session, const uint8_t *domain, siz
  * sent is refused, REJECTED, and may be executed again later. */
 nx_error *nxx_session_execute_outside(nx_session *session, const nx_execution *execution, const nx_cancel *cancel,
     nx_outcome **out);
-/* True for the failure of an execute whose command was never sent, by this call or an earlier one; `held` says whether that is for
- * the transaction that the session holds. */
-bool nxx_error_unsent(const nx_error *error, bool *held);
+
+/* True for the failure of an execute whose command was never sent, by this call or an earlier one. */
+bool nxx_error_unsent(const nx_error *error);
+/* The identity, borrowed from the error, of the transaction that the session holds, if that is why nothing was sent: see
+ * nxx_session_execute_outside. False for any other failure, and nothing is written. */
+bool nxx_error_held_transaction(const nx_error *error, const uint8_t **transaction, size_t *transaction_len);
 
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every

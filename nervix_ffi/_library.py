@@ -39,7 +39,7 @@ _EXTENSIONS = {
     "arrow": ("nxx_event_arrow",),
     "arrow_batches": ("nxx_batch_arrow", "nxx_batch_from_arrow"),
     "domains": ("nxx_session_prepare_in",),
-    "outside": ("nxx_session_execute_outside", "nxx_error_unsent"),
+    "outside": ("nxx_session_prepare_in", "nxx_session_execute_outside", "nxx_error_unsent", "nxx_error_held_transaction"),
     "event_details": ("nxx_event_end_reason", "nxx_event_skip_cause", "nxx_event_message"),
     "outcome_origin": ("nxx_outcome_origin", "nxx_outcome_already_existed", "nxx_outcome_decided_locally"),
     "outcome_statements": (
@@ -61,8 +61,8 @@ class Library:
     """The client library that this process uses.
 
     ``path`` is the file that the system loaded. ``extensions`` names what it offers beyond the shared interface: ``arrow``,
-    ``arrow_batches``, ``ca_file``, ``connect_options``, ``domains``, ``event_details``, ``outcome_origin``, ``outcome_statements`` and
-    ``transactions``. What a library lacks is None where it would be read, and UnsupportedError where it is asked for.
+    ``arrow_batches``, ``ca_file``, ``connect_options``, ``domains``, ``event_details``, ``outcome_origin``, ``outcome_statements``,
+    ``outside`` and ``transactions``. What a library lacks is None where it would be read, and UnsupportedError where it is asked for.
     """
 
     path: str

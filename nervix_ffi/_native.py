@@ -72,9 +72,9 @@ def read_error(error: CData) -> Error:
     failure.kind = kind
     failure.reference = reference
     if extension("outside"):
-        held = ffi.new("bool *")
-        failure._unsent = lib.nxx_error_unsent(error, held)
-        failure._held = failure._unsent and bool(held[0])
+        failure._unsent = lib.nxx_error_unsent(error)
+        if lib.nxx_error_held_transaction(error, pointer, length):
+            failure._held = read_bytes(pointer, length).decode("utf-8", "replace")
     if refused:
         failure.refusal = read(OpenRefusal, int(refusal[0]))
     return failure

@@ -70,8 +70,8 @@ class Error(Exception):
 
     #: Nothing of the command was ever sent, as far as is known.
     _unsent: bool = False
-    #: It was not, as the session holds a transaction.
-    _held: bool = False
+    #: It was not, as the session holds this transaction.
+    _held: str | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         # An execution and a submission belong to a session of this process: they stay behind when the error is pickled.

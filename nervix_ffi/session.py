@@ -57,8 +57,6 @@ __all__ = ["Execution", "Session", "connect"]
 
 #: Statements that move something the session has to know of: the selected domain, and the clocks it follows.
 _USE = re.compile(r"\s*USE\s+([^\s;]+)\s*;?\s*", re.IGNORECASE)
-#: How the library names the transaction for which it sent nothing.
-_HELD = re.compile(r"the session holds transaction ([^\s,]+),")
 _BEGIN = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 _ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
 _DETACH = re.compile(r"\s*DETACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
@@ -397,7 +395,7 @@ class Session:
             try:
                 return blocking(self._handle, function, limit, execution._handle, TOKEN, out.place)
             except RejectedError as failure:
-                if not failure._held:
+                if failure._held is None:
                     raise
                 until = until or time.monotonic() + OUTSIDE_PATIENCE
                 if self._held_domain is not None:
@@ -406,10 +404,10 @@ class Session:
                 if self._unsettled and not settled:
                     settled = True
                     self._settle(limit, execution)
-                elif not reverted and not self._others_begin(execution) and (held := _HELD.search(str(failure))):
+                elif not reverted and not self._others_begin(execution):
                     # Of a block that is over, whatever it was told: nobody is left to end it.
                     reverted = True
-                    self._revert(held[1], limit)
+                    self._revert(failure._held, limit)
                 elif not self._beginnings or time.monotonic() > until:
                     raise
             # Another thread's call has begun it, and learns that right now.

@@ -207,8 +207,8 @@ pub struct Error {
     pub refusal: Option<OpenRefusal>,
     /// Nothing of the command was ever sent.
     pub unsent: bool,
-    /// It was not, as the session holds a transaction that it must not become part of.
-    pub held: bool,
+    /// It was not, as the session holds this transaction, and it must not become part of one.
+    pub held: Option<String>,
 }
 
 impl Error {
@@ -219,7 +219,7 @@ impl Error {
             reference: None,
             refusal: None,
             unsent: false,
-            held: false,
+            held: None,
         }
     }
 

@@ -112,14 +112,29 @@ pub unsafe extern "C" fn nx_error_open_refusal(
 /// # Safety
 /// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn nxx_error_unsent(error: *const ErrorObject, held: *mut bool) -> bool {
+pub unsafe extern "C" fn nxx_error_unsent(error: *const ErrorObject) -> bool {
     contained(false, || {
         // SAFETY: the host passes an error of this library, or NULL.
-        let Some(object) = (unsafe { error.as_ref() }).filter(|object| object.error.unsent) else {
+        unsafe { error.as_ref() }.is_some_and(|object| object.error.unsent)
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_error_held_transaction(
+    error: *const ErrorObject,
+    transaction: *mut *const u8,
+    transaction_len: *mut usize,
+) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an error of this library, or NULL.
+        let Some(id) = unsafe { error.as_ref() }.and_then(|object| object.error.held.as_deref())
+        else {
             return false;
         };
-        // SAFETY: the host's place can be written to.
-        unsafe { put(held, object.error.held) };
+        // SAFETY: the host's places can be written to.
+        unsafe { put_buffer(transaction, transaction_len, id.as_bytes()) };
         true
     })
 }

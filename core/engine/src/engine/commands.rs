@@ -320,7 +320,7 @@ impl Engine {
                          that first"
                     );
                     let error = Error {
-                        held: true,
+                        held: Some(id.to_string()),
                         ..Error::new(ErrorKind::Rejected, message).of_command(&reference)
                     };
                     self.runs.pop_front();

@@ -307,7 +307,8 @@ fn what_is_no_part_of_a_transaction_is_never_sent_into_one() {
     let (second, late, _) = outside(&mut bench, "STOP;");
     for call in [behind, late] {
         let error = bench.fails(call, ErrorKind::Rejected);
-        assert!(error.unsent && error.held, "{error:?}");
+        assert!(error.unsent, "{error:?}");
+        assert_eq!(error.held.as_deref(), Some("t"));
         assert!(error.message.contains("transaction t"));
     }
     bench.sends_nothing(conn);

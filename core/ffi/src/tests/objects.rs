@@ -16,6 +16,7 @@ use super::rows::{branched, field, fixed, list, nullable, scalar, schema, sensit
 use super::{borrowed, kind, INVALID_ARGUMENT};
 use crate::errors::{
     nx_error_execution_reference, nx_error_free, nx_error_kind_of, nx_error_open_refusal,
+    nxx_error_held_transaction, nxx_error_unsent,
 };
 use crate::outcome::*;
 use crate::schema::*;
@@ -631,7 +632,27 @@ fn errors_have_their_numbers_and_references() {
                 if number % 2 == 0 { &b"ref"[..] } else { b"" }
             );
             assert!(!nx_error_open_refusal(handle, null_mut()));
+            assert!(!nxx_error_unsent(handle));
+            assert!(!nxx_error_held_transaction(handle, null_mut(), null_mut()));
             nx_error_free(handle);
         }
+    }
+}
+
+#[test]
+fn an_error_says_whether_anything_was_sent_and_names_the_transaction_held() {
+    let mut error = Error::new(ErrorKind::Rejected, "x");
+    error.unsent = true;
+    error.held = Some("a, b".to_owned());
+    let handle = crate::arguments::guarded(|| Err(error));
+    // SAFETY: the error is a live one, and the places can be written to.
+    unsafe {
+        assert!(nxx_error_unsent(handle));
+        let (mut text, mut len) = (null(), 0);
+        assert!(nxx_error_held_transaction(handle, &mut text, &mut len));
+        assert_eq!(borrowed(text, len), b"a, b");
+        nx_error_free(handle);
+        assert!(!nxx_error_unsent(null()));
+        assert!(!nxx_error_held_transaction(null(), &mut text, &mut len));
     }
 }

@@ -415,6 +415,7 @@ impl<'n> Play<'n> {
                 // Refused while that is held.
                 self.command_by(outside, "d", "CREATE SCHEMA made (a U8)");
                 self.step("nxx_error_unsent", &[]);
+                self.step("nxx_error_held_transaction", &[]);
                 self.command("d", "CREATE SCHEMA made (a U8)");
                 self.step("nxx_outcome_transaction", &[]);
                 self.step("nxx_outcome_admission", &[]);
