@@ -6,6 +6,7 @@ them from an emitter, each a Delivery to settle. Every failure is an ``Error``. 
 they bind, for example (B-1).
 """
 
+from nervix_ffi._connect import connect
 from nervix_ffi._endpoint import Endpoint, Grant, Policy
 from nervix_ffi._library import Library, library
 from nervix_ffi.batch import Batch, BatchBuilder, NestedColumn
@@ -94,6 +95,7 @@ from nervix_ffi.events import (
     Rows,
     RowsSkipped,
 )
+from nervix_ffi.execution import Execution
 from nervix_ffi.fields import Fields
 from nervix_ffi.outcome import (
     Diagnostic,
@@ -106,7 +108,7 @@ from nervix_ffi.outcome import (
 )
 from nervix_ffi.producer import Producer, Submission, SubmissionOutcome
 from nervix_ffi.schema import Field, Level, Schema
-from nervix_ffi.session import Execution, Session, connect
+from nervix_ffi.session import Session
 from nervix_ffi.subscription import Subscription
 from nervix_ffi.transaction import Transaction
 from nervix_ffi.values import REDACTED, Redacted, Value, from_datetime, to_datetime

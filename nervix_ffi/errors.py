@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from nervix_ffi.enums import ErrorKind, OpenRefusal, ReopenReason, Settlement
 
 if TYPE_CHECKING:
+    from nervix_ffi.execution import Execution
     from nervix_ffi.outcome import Diagnostic, Outcome, TransactionStatus
     from nervix_ffi.producer import Submission, SubmissionOutcome
-    from nervix_ffi.session import Execution
 
 __all__ = [
     "ERROR_CLASSES",

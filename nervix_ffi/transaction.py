@@ -34,7 +34,8 @@ from nervix_ffi.subscription import statement_of
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from nervix_ffi.session import Execution, Session
+    from nervix_ffi._commands import Commands
+    from nervix_ffi.execution import Execution
 
 __all__ = ["Transaction", "transaction_error"]
 
@@ -77,7 +78,7 @@ class Transaction:
     ``transactions`` extension, ``id``, ``status``, ``admission`` and ``preview`` stay None.
     """
 
-    def __init__(self, session: Session, domain: str, timeout: float | None, cancel: Cancel | None) -> None:
+    def __init__(self, session: Commands, domain: str, timeout: float | None, cancel: Cancel | None) -> None:
         self._session = session
         #: The domain to select at the end, where the library does not do that.
         self._selected: str | None = None
@@ -128,7 +129,7 @@ class Transaction:
         return self._done
 
     @classmethod
-    def _left_behind(cls, session: Session, status: TransactionStatus) -> Transaction:
+    def _left_behind(cls, session: Commands, status: TransactionStatus) -> Transaction:
         """One whose block ended before it did, and that nobody keeps."""
         left = cls(session, status.domain, None, None)
         left._begun = left._block_over = True
@@ -168,12 +169,12 @@ class Transaction:
         runs anything else.
         """
         self._block_over = True
-        self._session._asked.discard(self)
+        self._session._held.asked.discard(self)
         if self._settled:
             return
         session = self._session
-        if self not in session._unsettled:
-            session._unsettled.append(self)
+        if self not in session._held.left:
+            session._held.left.append(self)
         self._pass()
         if self._deciding is None:
             patience = REVERT_PATIENCE if self._timeout is None else min(REVERT_PATIENCE, self._timeout)
@@ -182,10 +183,9 @@ class Transaction:
 
     def _pass(self) -> None:
         """It is under way no longer; another one may be by now."""
-        session = self._session
-        if session._transaction() is self:
-            session._transaction = nothing
-            session._held_domain = session._held_block = None
+        held = self._session._held
+        if held.transaction() is self:
+            held.over()
 
     @property
     def _settled(self) -> bool:
@@ -249,7 +249,9 @@ class Transaction:
             return self._begin(limit)
         except CommandFailed as failure:
             held = failure.outcome.transaction
-            if held is None or not self._session._is_without_owner(held):
+            if held is None or held.state != TransactionState.OPEN or not extension("domains"):
+                raise
+            if self._session._held.is_somebodys(self, 0):
                 raise
         # The server knows of one of a block that is over, and that nobody here was told of.
         self._session._revert(held.id, limit)
@@ -269,14 +271,14 @@ class Transaction:
             self._beginning._transaction = weakref.ref(self)
             self._unsent = True
         unsent = self._unsent and limit.is_over()
-        session._asked.add(self)
+        session._held.asked.add(self)
         try:
             return session._carry_out(self._beginning, limit, True)
         except Error as failure:
             self._unsent = unsent or failure._unsent
             if self._unsent:
                 # There is nothing to revert.
-                session._asked.discard(self)
+                session._held.asked.discard(self)
                 self._back()
             raise
         except BaseException:
@@ -290,11 +292,9 @@ class Transaction:
     def _has_begun(self) -> None:
         session = self._session
         self._begun = True
-        session._asked.discard(self)
+        session._held.asked.discard(self)
         if not self._block_over:
-            session._transaction = weakref.ref(self)
-            session._held_domain = self.domain
-            session._held_block = self.status if self._in_block else None
+            session._held.begun(self, self.status if self._in_block else None)
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
@@ -387,7 +387,7 @@ class Transaction:
                 self._has_begun()
             elif outcome.disposition not in _UNKNOWN:
                 self._beginning = None
-                self._session._asked.discard(self)
+                self._session._held.asked.discard(self)
                 self._back()
         if execution is self._reverting and outcome.disposition not in _UNKNOWN:
             self._reverting = None
@@ -462,15 +462,11 @@ class Transaction:
     def _leave(self, limit: Limit) -> None:
         """Makes the session forget a transaction that another one has, or that ended while it was not attached."""
         session = self._session
-        if not self._left and (self._is_bound or session._transaction() is None):
+        if not self._left and (self._is_bound or session._held.transaction() is None):
             session._carry_out(session._prepare("REVERT;", limit, transaction=self), limit, False, aside=True)
             self._select_again(limit)
         # Otherwise what the session holds by now is another one.
         self._left = True
-
-
-def nothing() -> None:
-    """Stands for a transaction where there is none."""
 
 
 def transaction_error(outcome: Outcome) -> type[TransactionError] | None:

@@ -9,7 +9,7 @@ import pytest
 
 import nervix_ffi
 from nervix_ffi import Disposition, Outcome, ReferenceExpired, UncertainError
-from nervix_ffi.session import _not_completed
+from nervix_ffi.execution import not_completed
 from nervix_ffi.testing import LoopbackNode
 
 from .. import endpoints
@@ -92,7 +92,7 @@ def test_what_a_server_says_is_told_short_and_harmless(node: LoopbackNode, name:
 @pytest.mark.parametrize("disposition", [Disposition.OUTCOME_UNKNOWN, Disposition.EXECUTION_REFERENCE_EXPIRED])
 def test_an_outcome_that_nobody_knows_keeps_to_one_line(session: nervix_ffi.Session, disposition: Disposition) -> None:
     with session.prepare(CREATE) as execution:
-        failure = _not_completed(execution, Outcome(disposition, EVIL, execution.reference))
+        failure = not_completed(execution, Outcome(disposition, EVIL, execution.reference))
     assert isinstance(failure, UncertainError)
     assert failure.outcome is not None
     assert failure.outcome.message == EVIL, "a program still reads all of it"

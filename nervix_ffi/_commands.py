@@ -1,0 +1,413 @@
+"""Commands of a session: prepared, run, and kept apart from transactions that they are no part of.
+
+Owns the selected domain, and the order in which what a block left is finished. Must not know rows, clocks or endpoints.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+from nervix_ffi._handle import TOKEN, Handle, blocking
+from nervix_ffi._held import Held
+from nervix_ffi._library import extension, ffi, lib, library
+from nervix_ffi._native import NULL, Out, encode, optional
+from nervix_ffi._unbroken import ending
+from nervix_ffi.cancel import Cancel, Limit
+from nervix_ffi.enums import Disposition
+from nervix_ffi.errors import (
+    CancelledError,
+    ClosedError,
+    ConnectError,
+    DeadlineError,
+    Error,
+    InvalidArgumentError,
+    RejectedError,
+    TransportError,
+    UnsupportedError,
+)
+from nervix_ffi.execution import Execution, not_completed, remember
+from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
+from nervix_ffi.subscription import statement_of
+from nervix_ffi.transaction import END, Transaction
+
+__all__ = ["Commands"]
+
+
+#: Statements that move something the session has to know of: the selected domain, what it holds, and the clocks it follows.
+_USE = re.compile(r"\s*USE\s+([^\s;]+)\s*;?\s*", re.IGNORECASE)
+_BEGIN = re.compile(r"\bBEGIN\b", re.IGNORECASE)
+_ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
+
+#: How long going back to the selected domain may take, in seconds; nothing is asked of a server for it.
+SELECT_PATIENCE = 10.0
+
+#: How often a call that waits for another thread to finish a transaction looks at its own limit, in seconds.
+SETTLE_LOOK = 0.02
+
+#: How long a command waits for another thread's call to say that it has begun a transaction, and how often it looks, in seconds.
+OUTSIDE_PATIENCE, OUTSIDE_LOOK = 2.0, 0.001
+
+
+class Commands(ABC):
+    """What a session is to its commands."""
+
+    def __init__(self, handle: Handle, domain: str | None) -> None:
+        self._handle = handle
+        self._domain = domain
+        self._held = Held()
+        #: Held while a command is prepared, and all the while in which another domain is selected for one.
+        self._selecting = threading.RLock()
+
+    @property
+    def domain(self) -> str | None:
+        """The domain of later commands: that of the transaction under way, or what ``connect``, ``use`` or USE selected."""
+        return self._held.domain or self._domain
+
+    @abstractmethod
+    def _follows(self, domain: str | None) -> bool:
+        """Whether the session follows the clock of a domain."""
+
+    def prepare(
+        self,
+        query: str,
+        *,
+        reference: str | None = None,
+        position: int | None = None,
+        preview: TransactionPreview | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Execution:
+        """Fixes a command: its text, the selected domain and a new reference. Sends nothing.
+
+        With ``reference``, that of a command of an earlier session, running it recovers what that one did (E-3): text, selected
+        domain, ``preview`` and ``position`` must be the same; ``position`` is the transaction position that it was sent with, the
+        accepted operations before it, absent outside a transaction (E-2). ``preview`` goes with COMMIT. Raises InvalidArgumentError
+        for an empty text, one that has no UTF-8, or a reference that is no UUIDv7; UnsupportedError when the library lacks the
+        ``transactions`` extension and any of the three is given.
+        """
+        return self._prepare(query, Limit(timeout, cancel), reference, position, preview)
+
+    def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
+        """Prepares a command and runs it: see ``Execution.run``. An error's ``execution`` is the command to run again."""
+        return self._execute(query, Limit(timeout, cancel), check)
+
+    def _execute(self, query: str, limit: Limit, check: bool, transaction: Transaction | None = None) -> Outcome:
+        """Prepares a command and runs it, in the transaction if one is given."""
+        self._settle(limit)
+        execution = self._prepare(query, limit, transaction=transaction)
+        outcome = self._carry_out(execution, limit, check)
+        execution.release()
+        return outcome
+
+    def use(self, domain: str, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
+        """Selects the domain of later commands."""
+        if not isinstance(domain, str):
+            raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
+        return self.execute(f"USE {domain};", timeout=timeout, cancel=cancel)
+
+    def transaction(
+        self, domain: str | None = None, *, timeout: float | None = None, cancel: Cancel | None = None
+    ) -> Transaction:
+        """A transaction of a domain (the selected one, unless named), for a ``with`` block.
+
+        The block commits at its end, and reverts when it raises; see Transaction. ``timeout`` (seconds) and ``cancel`` bound its begin
+        and the commit at its end, each. A domain that is named is selected until the transaction is over, and stays so if none was
+        selected before.
+        """
+        return Transaction(self, self._named(domain, "a transaction"), timeout, cancel)
+
+    def _prepare(
+        self,
+        query: str,
+        limit: Limit,
+        reference: str | None = None,
+        position: int | None = None,
+        preview: TransactionPreview | None = None,
+        transaction: Transaction | None = None,
+    ) -> Execution:
+        data = encode(query, "the command")
+        if transaction is None and _BEGIN.search(query):
+            self._held.plain_begin = True
+        held = transaction or self._held.transaction()
+        plain = reference is None and position is None and preview is None
+        if not plain and not extension("transactions"):
+            raise UnsupportedError(
+                f"a given reference, position or preview needs a library with the transactions extension, which {library().path} lacks"
+            )
+        if position is not None and (not isinstance(position, int) or isinstance(position, bool)):
+            raise TypeError(f"position is a number of operations (int), not {type(position).__name__}")
+        if position is not None and not 0 <= position < 2**64:
+            raise InvalidArgumentError(f"position is a number of operations, 0 or more; {position} is not")
+        if preview is not None and not isinstance(preview, TransactionPreview):
+            raise TypeError(f"preview is a TransactionPreview, as tx.preview, not {type(preview).__name__}")
+        known, known_len = optional(reference, "the reference")
+        place = NULL if position is None else ffi.new("uint64_t *", position)
+        shown = TransactionPreview("", 0, b"") if preview is None else preview
+        name, name_len = optional(None if preview is None else shown.transaction, "the preview's transaction")
+        basis = NULL if preview is None else shown.basis
+
+        self._handle.check()  # Before the lock, which a child of a fork may have inherited taken.
+        with self._selecting, Out("nx_execution", lib.nx_execution_free) as out:
+            limits = _unless_over(limit)
+            scope = self.domain if held is None else held.domain
+            if plain and extension("domains"):
+                # Whatever the library has selected by now: what is named here is what a caller was told.
+                self._prepare_as(scope, self._bound(query, held, transaction), data, limit, out)
+            elif plain:
+                blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
+            else:
+                blocking(
+                    self._handle,
+                    lib.nxx_session_prepare,
+                    limits,
+                    data,
+                    len(data),
+                    known,
+                    known_len,
+                    place,
+                    name,
+                    name_len,
+                    shown.position,
+                    basis,
+                    len(shown.basis),
+                    TOKEN,
+                    out.place,
+                )
+            return Execution(self, query, scope, out.take(), held)
+
+    def _prepare_as(self, domain: str | None, transaction: str | None, query: bytes, limit: Limit, out: Out) -> None:
+        """Has the library prepare a command of a domain, or of the one that it has selected, and of one transaction alone if named."""
+        scope, scope_len = optional(domain, "the domain")
+        bound, bound_len = optional(transaction, "the transaction")
+        arguments = (scope, scope_len, bound, bound_len, query, len(query), TOKEN, out.place)
+        blocking(self._handle, lib.nxx_session_prepare_in, _unless_over(limit), *arguments)
+
+    def _bound(self, query: str, held: Transaction | None, transaction: Transaction | None) -> str | None:
+        """The transaction outside of which a command must not take effect: one that it was called for or ends, or one of another
+        domain, where nobody wants it once that is over.
+        """
+        if held is None:
+            return None
+        wanted = transaction is not None or held.domain != self._domain or END.fullmatch(statement_of(query))
+        return held.id if wanted else None
+
+    def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
+        self._settle(limit, execution)
+        return self._carry_out(execution, limit, check)
+
+    def _settle(self, limit: Limit, execution: Execution | None = None) -> None:
+        """Finishes the transactions that blocks left behind, so that what comes next does not become part of one.
+
+        Raises TransportError, DeadlineError, CancelledError or ClosedError when it cannot: then nothing else was sent.
+        """
+        self._handle.check()
+        if self._held.block is not None and self._held.transaction() is None:
+            # A signal came before its block could end it, and nobody has it any more.
+            self._held.left.append(Transaction._left_behind(self, self._held.block))
+            self._held.over()
+        # What comes while a transaction is under way is part of that one, and the library holds no other.
+        if not self._held.left or self._held.domain is not None or limit.is_over():
+            return
+        thread = threading.get_ident()
+        if thread in list(self._held.settlers.values()):
+            # Called by a signal's handler in the middle of it.
+            raise _not_sent(self._held.left[0], None, execution)
+        mark = object()
+        # Given back in C: a signal may arrive anywhere.
+        with ending(map(self._held.settlers.pop, (mark,), (None,))):
+            self._held.settlers[mark] = thread
+            while next(iter(list(self._held.settlers))) is not mark:
+                if limit.is_over():
+                    return
+                time.sleep(SETTLE_LOOK)
+            if execution is None or not any(left._asks(execution) for left in self._held.left):
+                self._settle_all(limit, execution)
+
+    def _settle_all(self, limit: Limit, execution: Execution | None) -> None:
+        """Finishes one after the other. The library says of some only what became of them once another one is over."""
+        problem: tuple[Transaction, Error | None] | None = None
+        waiting = list(self._held.left)
+        while waiting:
+            left = waiting.pop(0)
+            before = len(self._held.left)
+            try:
+                left._settle(limit)
+            except Error as failure:
+                problem = (left, failure)
+            except BaseException as interruption:
+                if execution is not None:
+                    remember(interruption, execution, sent=False)
+                raise
+            else:
+                if not left._settled:
+                    problem = problem or (left, None)
+            self._held.left[:] = [one for one in self._held.left if not one._settled]
+            if len(self._held.left) < before and problem is not None:
+                waiting, problem = list(self._held.left), None
+        if problem is not None:
+            left, cause = problem
+            try:
+                raise _not_sent(left, cause, execution) from cause
+            finally:
+                # Whose traceback has this frame: the two would wait for the garbage collector.
+                del problem, cause
+
+    def _execute_in_place(self, execution: Execution, limit: Limit, out: Out, aside: bool) -> bool:
+        """Makes the call, so that a command of no transaction does not become part of one that the host does not know of. Whether
+        the call was resumed after a signal.
+        """
+        plain = (
+            not extension("outside")
+            or self._held.plain_begin
+            or aside
+            or END.fullmatch(statement_of(execution.query)) is not None
+        )
+        begins = 0 if _BEGIN.search(execution.query) is None else 1
+        until: float | None = None
+        settled = reverted = False
+        while True:
+            outside = not plain and self._held.domain is None
+            function = lib.nxx_session_execute_outside if outside else lib.nx_session_execute
+            try:
+                return blocking(self._handle, function, limit, execution._handle, TOKEN, out.place)
+            except RejectedError as failure:
+                if failure._held is None:
+                    raise
+                until = until or time.monotonic() + OUTSIDE_PATIENCE
+                if self._held.domain is not None:
+                    # Known by now: the command becomes part of it.
+                    continue
+                if self._held.left and not settled:
+                    settled = True
+                    self._settle(limit, execution)
+                elif not reverted and not self._held.is_somebodys(execution._transaction(), begins):
+                    # Of a block that is over, whatever it was told: nobody is left to end it.
+                    reverted = True
+                    self._revert(failure._held, limit)
+                elif time.monotonic() > until or not (self._held.beginnings or self._held.domain is not None):
+                    # In this order: a call that has begun one says so before it ends.
+                    raise
+            # Another thread's call has begun it, and learns that right now.
+            time.sleep(OUTSIDE_LOOK)
+
+    def _revert(self, transaction: str, limit: Limit) -> None:
+        """Ends a transaction that nobody has to end, and no other, whatever others begin meanwhile."""
+        with Out("nx_execution", lib.nx_execution_free) as out:
+            self._prepare_as(None, transaction, b"REVERT;", limit, out)
+            execution = Execution(self, "REVERT;", None, out.take())
+        self._carry_out(execution, limit, False, aside=True)
+
+    def _carry_out(self, execution: Execution, limit: Limit, check: bool, *, aside: bool = False) -> Outcome:
+        """Runs a command. One that is carried out ``aside``, for another one that waits, is not what an interruption is about."""
+        mark = object()
+        # Until it is known here what began.
+        with ending(map(self._held.beginnings.pop, (mark,), (None,))):
+            if _BEGIN.search(execution.query):
+                self._held.beginnings[mark] = None
+            return self._carry_out_marked(execution, limit, check, aside)
+
+    def _carry_out_marked(self, execution: Execution, limit: Limit, check: bool, aside: bool) -> Outcome:
+        attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
+        followed = attaching and self._follows(execution.domain)
+        with Out("nx_outcome", lib.nx_outcome_free) as out:
+            try:
+                execution._handle.check()
+                resumed = self._execute_in_place(execution, limit, out, aside)
+            except Error as failure:
+                failure.execution = execution
+                failure.reference = failure.reference or execution.reference
+                raise
+            except BaseException as interruption:
+                # Ctrl-C, or what another signal's handler raised.
+                if not aside:
+                    remember(interruption, execution)
+                raise
+            outcome = read_outcome(out.pointer)
+        if resumed and attaching and not followed and not outcome.completed and self._follows(execution.domain):
+            # The attempt before the signal took effect, and this one is refused for it.
+            outcome = replace(outcome, disposition=Disposition.COMPLETED)
+        # In no variable when it is raised, for the frame is in its traceback: the two would wait for the garbage collector.
+        refusals = [] if outcome.completed else [not_completed(execution, outcome)]
+        transaction = self._told_by(execution, outcome)
+        if transaction is not None:
+            transaction._learn(execution, outcome, *refusals)
+        if not refusals:
+            if not execution._noted:
+                execution._noted = True
+                self._note(execution, statement_of(execution.query))
+        elif check:
+            raise refusals.pop()
+        return outcome
+
+    def _told_by(self, execution: Execution, outcome: Outcome) -> Transaction | None:
+        """The transaction that an outcome tells of: the one that it names, or that its command is of."""
+        known = [one for one in (execution._transaction(), self._held.transaction()) if one is not None]
+        named = outcome.transaction.id if outcome.transaction is not None else None
+        return next((one for one in known if one.id == named is not None), known[0] if known else None)
+
+    def _note(self, execution: Execution, query: str) -> None:
+        """Takes note of a command that completed, the first time that it is told."""
+        if match := _USE.fullmatch(query):
+            self._domain = match[1]
+        elif END.fullmatch(query) and self._held.transaction() is None:
+            # Of one that nobody keeps.
+            self._held.over()
+
+    def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
+        """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
+        if not extension("domains"):
+            return self._prepare(statement, limit) if domain == self.domain else self._prepare_selecting(domain, statement, limit)
+        with Out("nx_execution", lib.nx_execution_free) as out:
+            self._prepare_as(domain, None, encode(statement, "the command"), limit, out)
+            return Execution(self, statement, domain, out.take())
+
+    def _prepare_selecting(self, domain: str, statement: str, limit: Limit) -> Execution:
+        """Prepares a statement of a domain by selecting that one meanwhile; other threads prepare nothing in the meantime."""
+        # Before the lock, which the end of a transaction takes as well.
+        self._settle(limit)
+        with self._selecting:
+            selected = self._domain
+            try:
+                self._carry_out(self._prepare(f"USE {domain};", limit), limit, True)
+                return self._prepare(statement, limit)
+            finally:
+                if selected is not None:
+                    # Whatever ended the call: what comes after it must not land in the other domain.
+                    self._carry_out(self._prepare(f"USE {selected};", Limit(None, None)), Limit(SELECT_PATIENCE, None), True)
+
+    def _in_domain(self, domain: str, statement: str, limit: Limit, *, check: bool) -> Outcome:
+        """Runs a statement of a domain; the selected domain stays what it was, if there was one."""
+        return self._run(self._prepare_in(domain, statement, limit), limit, check)
+
+    def _named(self, domain: str | None, what: str) -> str:
+        if domain is None:
+            domain = self.domain
+        if domain is not None and not isinstance(domain, str):
+            raise TypeError(f"domain is the name of a domain (str), not {type(domain).__name__}")
+        if domain is None:
+            raise InvalidArgumentError(f"{what} is of a domain, and none is selected; name it, or select one with use()")
+        return domain
+
+
+def _unless_over(limit: Limit) -> Limit:
+    """The limit of a call that sends nothing: one that is over already is left for the run to report, with the reference."""
+    return Limit(None, None) if limit.is_over() else limit
+
+
+def _not_sent(transaction: Transaction, failure: Error | None, execution: Execution | None) -> Error:
+    """Tells that a command had to wait for the end of a transaction, which did not come."""
+    name = f"the transaction {transaction.id or ''}".rstrip()
+    message = (
+        f"nothing was sent, because {name} of an earlier block holds the session and could not be ended yet: "
+        "call again later, or connect anew"
+    )
+    told = type(failure) if isinstance(failure, (DeadlineError, CancelledError, ClosedError, ConnectError)) else TransportError
+    error = told(message)
+    error._unsent = True
+    error.execution = execution
+    error.reference = None if execution is None else execution.reference
+    return error
