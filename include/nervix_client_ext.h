@@ -37,6 +37,19 @@ typedef enum nxx_skip_cause {
   NXX_SKIP_ENCODING_FAILED = 3
 } nxx_skip_cause;
 
+/* What a text asks for: see nxx_statement. */
+typedef enum nxx_statement_kind {
+  NXX_STATEMENT_OTHER = 0,
+  NXX_STATEMENT_BEGIN = 1,
+  NXX_STATEMENT_COMMIT = 2,
+  NXX_STATEMENT_REVERT = 3,
+  NXX_STATEMENT_USE = 4,
+  NXX_STATEMENT_SUBSCRIBE = 5,
+  NXX_STATEMENT_UNSUBSCRIBE = 6,
+  NXX_STATEMENT_ATTACH_CLOCK = 7,
+  NXX_STATEMENT_DETACH_CLOCK = 8
+} nxx_statement_kind;
+
 /* What became of a transaction so far. */
 typedef enum nxx_transaction_state {
   NXX_TRANSACTION_OPEN = 1,
@@ -67,8 +80,9 @@ nx_error *nxx_session_connect(const uint8_t *server, size_t server_len, const ui
 
 /* nx_session_prepare with more of the command given, each absent as NULL: the reference that it may have run under before (a
  * UUIDv7), `position`, the transaction position that it was first sent with then, and, for COMMIT, the preview that the
- * transaction must match: its transaction, its position and its 32-byte basis. What is not given is as in nx_session_prepare. Of
- * a repetition everything must be as it was: the text, the selected domain, the position, the preview. */
+ * transaction must match: its transaction, its position and its 32-byte basis. Of a repetition everything must be as it was: the
+ * text, the selected domain, the position, the preview. So with a reference, what is not given is sent without, and refused while the
+ * session holds a transaction that it is no part of; otherwise what is not given is as in nx_session_prepare. */
 nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t query_len,
     const uint8_t *reference, size_t reference_len, const uint64_t *position,
     const uint8_t *preview_transaction, size_t preview_transaction_len, uint64_t preview_position,
@@ -90,6 +104,23 @@ bool nxx_error_unsent(const nx_error *error);
 /* The identity, borrowed from the error, of the transaction that the session holds, if that is why nothing was sent: see
  * nxx_session_execute_outside. False for any other failure, and nothing is written. */
 bool nxx_error_held_transaction(const nx_error *error, const uint8_t **transaction, size_t *transaction_len);
+/* True for the failure of an execute whose call ended because the server found a frame of it malformed or oversized (T-6): it may
+ * have happened, and nobody but the host sends it again. */
+bool nxx_error_condemned(const nx_error *error);
+
+/* Whether a command was ever sent, or given its reference by the host. */
+bool nxx_execution_sent(const nx_execution *execution);
+/* What it was first sent with, or given: what a repetition in another session must have, beside the text, the domain and the
+ * reference. Its place in a transaction, and for COMMIT the preview, borrowed from the execution. False, and nothing written, for
+ * what it was sent without, and before it was sent. */
+bool nxx_execution_position(const nx_execution *execution, uint64_t *position);
+bool nxx_execution_preview(const nx_execution *execution, const uint8_t **transaction, size_t *transaction_len,
+    uint64_t *position, const uint8_t **basis, size_t *basis_len);
+
+/* What a text asks for, as far as a host has to keep account of it; several statements that end with COMMIT or REVERT are that.
+ * `begins` says whether BEGIN is it or among them, and `name`, a part of the text, is the domain of USE or the subscription of DELETE
+ * SUBSCRIPTION; empty for any other. */
+nxx_statement_kind nxx_statement(const uint8_t *query, size_t query_len, bool *begins, const uint8_t **name, size_t *name_len);
 
 /* The rows of an event, or its branch key (one row), as one Arrow struct array: a record batch. `part` is an nx_part. The host
  * calls the release callbacks of both structures; `schema` may be NULL when the host has it, since it is the same for every

@@ -5,7 +5,6 @@ Owns the selected domain, and the order in which what a block left is finished. 
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,9 +14,11 @@ from nervix_ffi._handle import TOKEN, Handle, blocking
 from nervix_ffi._held import Held
 from nervix_ffi._library import extension, ffi, lib, library
 from nervix_ffi._native import NULL, Out, encode, optional
+from nervix_ffi._statement import ENDS, Statement, recognise
+from nervix_ffi._told import inline
 from nervix_ffi._unbroken import ending
 from nervix_ffi.cancel import Cancel, Limit
-from nervix_ffi.enums import Disposition
+from nervix_ffi.enums import Disposition, StatementKind
 from nervix_ffi.errors import (
     CancelledError,
     ClosedError,
@@ -31,16 +32,10 @@ from nervix_ffi.errors import (
 )
 from nervix_ffi.execution import Execution, not_completed, remember
 from nervix_ffi.outcome import Outcome, TransactionPreview, read_outcome
-from nervix_ffi.subscription import statement_of
-from nervix_ffi.transaction import END, Transaction
+from nervix_ffi.transaction import Transaction, ends
 
 __all__ = ["Commands"]
 
-
-#: Statements that move something the session has to know of: the selected domain, what it holds, and the clocks it follows.
-_USE = re.compile(r"\s*USE\s+([^\s;]+)\s*;?\s*", re.IGNORECASE)
-_BEGIN = re.compile(r"\bBEGIN\b", re.IGNORECASE)
-_ATTACH = re.compile(r"\s*ATTACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
 
 #: How long going back to the selected domain may take, in seconds; nothing is asked of a server for it.
 SELECT_PATIENCE = 10.0
@@ -130,9 +125,12 @@ class Commands(ABC):
         transaction: Transaction | None = None,
     ) -> Execution:
         data = encode(query, "the command")
-        if transaction is None and _BEGIN.search(query):
+        statement = recognise(query)
+        if transaction is None and statement.begins:
             self._held.plain_begin = True
-        held = transaction or self._held.transaction()
+        # What was sent before and without a position was of none.
+        elsewhere = reference is not None and position is None
+        held = transaction or (None if elsewhere else self._held.transaction())
         plain = reference is None and position is None and preview is None
         if not plain and not extension("transactions"):
             raise UnsupportedError(
@@ -156,7 +154,7 @@ class Commands(ABC):
             scope = self.domain if held is None else held.domain
             if plain and extension("domains"):
                 # Whatever the library has selected by now: what is named here is what a caller was told.
-                self._prepare_as(scope, self._bound(query, held, transaction), data, limit, out)
+                self._prepare_as(scope, self._bound(statement, held, transaction), data, limit, out)
             elif plain:
                 blocking(self._handle, lib.nx_session_prepare, limits, data, len(data), TOKEN, out.place)
             else:
@@ -186,13 +184,13 @@ class Commands(ABC):
         arguments = (scope, scope_len, bound, bound_len, query, len(query), TOKEN, out.place)
         blocking(self._handle, lib.nxx_session_prepare_in, _unless_over(limit), *arguments)
 
-    def _bound(self, query: str, held: Transaction | None, transaction: Transaction | None) -> str | None:
+    def _bound(self, statement: Statement, held: Transaction | None, transaction: Transaction | None) -> str | None:
         """The transaction outside of which a command must not take effect: one that it was called for or ends, or one of another
         domain, where nobody wants it once that is over.
         """
         if held is None:
             return None
-        wanted = transaction is not None or held.domain != self._domain or END.fullmatch(statement_of(query))
+        wanted = transaction is not None or held.domain != self._domain or statement.kind in ENDS
         return held.id if wanted else None
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
@@ -260,17 +258,11 @@ class Commands(ABC):
         """Makes the call, so that a command of no transaction does not become part of one that the host does not know of. Whether
         the call was resumed after a signal.
         """
-        plain = (
-            not extension("outside")
-            or self._held.plain_begin
-            or aside
-            or END.fullmatch(statement_of(execution.query)) is not None
-        )
-        begins = 0 if _BEGIN.search(execution.query) is None else 1
+        plain = not extension("outside") or self._held.plain_begin or aside or execution._statement.kind in ENDS
         until: float | None = None
         settled = reverted = False
         while True:
-            outside = not plain and self._held.domain is None
+            outside = not plain and self._held.transaction() is None
             function = lib.nxx_session_execute_outside if outside else lib.nx_session_execute
             try:
                 return blocking(self._handle, function, limit, execution._handle, TOKEN, out.place)
@@ -278,17 +270,17 @@ class Commands(ABC):
                 if failure._held is None:
                     raise
                 until = until or time.monotonic() + OUTSIDE_PATIENCE
-                if self._held.domain is not None:
+                if self._held.transaction() is not None:
                     # Known by now: the command becomes part of it.
                     continue
                 if self._held.left and not settled:
                     settled = True
                     self._settle(limit, execution)
-                elif not reverted and not self._held.is_somebodys(execution._transaction(), begins):
+                elif not reverted and not self._held.is_somebodys(execution._transaction(), execution._statement.begins):
                     # Of a block that is over, whatever it was told: nobody is left to end it.
                     reverted = True
                     self._revert(failure._held, limit)
-                elif time.monotonic() > until or not (self._held.beginnings or self._held.domain is not None):
+                elif time.monotonic() > until or not (self._held.beginnings or self._held.transaction() is not None):
                     # In this order: a call that has begun one says so before it ends.
                     raise
             # Another thread's call has begun it, and learns that right now.
@@ -306,23 +298,34 @@ class Commands(ABC):
         mark = object()
         # Until it is known here what began.
         with ending(map(self._held.beginnings.pop, (mark,), (None,))):
-            if _BEGIN.search(execution.query):
+            if execution._statement.begins:
                 self._held.beginnings[mark] = None
             return self._carry_out_marked(execution, limit, check, aside)
 
     def _carry_out_marked(self, execution: Execution, limit: Limit, check: bool, aside: bool) -> Outcome:
-        attaching = execution.domain is not None and _ATTACH.fullmatch(statement_of(execution.query)) is not None
+        attaching = execution.domain is not None and execution._statement.kind == StatementKind.ATTACH_CLOCK
         followed = attaching and self._follows(execution.domain)
+        of = execution._transaction()
+        unsent = limit.is_over()
         with Out("nx_outcome", lib.nx_outcome_free) as out:
             try:
                 execution._handle.check()
+                if of is not None:
+                    unsent &= of._decides(execution)
                 resumed = self._execute_in_place(execution, limit, out, aside)
             except Error as failure:
+                if of is not None:
+                    of._undecided(execution, failure, unsent)
                 failure.execution = execution
                 failure.reference = failure.reference or execution.reference
+                execution._condemned |= failure._condemned
+                if isinstance(failure, ClosedError) and not execution._handle.closed and not execution._never_sent:
+                    failure.args = (f"{failure}; in another session {execution._repetition()} makes what to run to learn that",)
                 raise
             except BaseException as interruption:
                 # Ctrl-C, or what another signal's handler raised.
+                if of is not None:
+                    of._undecided(execution, interruption, unsent)
                 if not aside:
                     remember(interruption, execution)
                 raise
@@ -335,10 +338,13 @@ class Commands(ABC):
         transaction = self._told_by(execution, outcome)
         if transaction is not None:
             transaction._learn(execution, outcome, *refusals)
+        if execution._statement.kind in ENDS and self._held.transaction() is None and ends(outcome):
+            # Of one that nobody keeps.
+            self._held.over()
         if not refusals:
             if not execution._noted:
                 execution._noted = True
-                self._note(execution, statement_of(execution.query))
+                self._note(execution)
         elif check:
             raise refusals.pop()
         return outcome
@@ -349,13 +355,10 @@ class Commands(ABC):
         named = outcome.transaction.id if outcome.transaction is not None else None
         return next((one for one in known if one.id == named is not None), known[0] if known else None)
 
-    def _note(self, execution: Execution, query: str) -> None:
+    def _note(self, execution: Execution) -> None:
         """Takes note of a command that completed, the first time that it is told."""
-        if match := _USE.fullmatch(query):
-            self._domain = match[1]
-        elif END.fullmatch(query) and self._held.transaction() is None:
-            # Of one that nobody keeps.
-            self._held.over()
+        if execution._statement.kind == StatementKind.USE:
+            self._domain = execution._statement.name
 
     def _prepare_in(self, domain: str, statement: str, limit: Limit) -> Execution:
         """Prepares a statement of a domain; the selected domain stays what it was, if there was one."""
@@ -400,11 +403,14 @@ def _unless_over(limit: Limit) -> Limit:
 
 def _not_sent(transaction: Transaction, failure: Error | None, execution: Execution | None) -> Error:
     """Tells that a command had to wait for the end of a transaction, which did not come."""
-    name = f"the transaction {transaction.id or ''}".rstrip()
-    message = (
-        f"nothing was sent, because {name} of an earlier block holds the session and could not be ended yet: "
-        "call again later, or connect anew"
-    )
+    name = f"the transaction {inline(transaction.id or '')}".rstrip()
+    advice = "call again later, or connect anew"
+    if (asked := transaction._condemned) is not None:
+        advice = (
+            f"the server found its {inline(asked.query)} malformed or oversized, which may have happened and is not sent again by "
+            f"itself; commit or revert it again, or run the execution with reference {asked.reference}, or connect anew"
+        )
+    message = f"nothing was sent, because {name} of an earlier block holds the session and could not be ended yet: {advice}"
     told = type(failure) if isinstance(failure, (DeadlineError, CancelledError, ClosedError, ConnectError)) else TransportError
     error = told(message)
     error._unsent = True

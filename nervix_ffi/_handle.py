@@ -292,12 +292,7 @@ def blocking(
 
 
 def _closed_meanwhile(handle: Handle, failure: Error) -> ClosedError:
-    where = (
-        ""
-        if failure.reference is None
-        else f"; the session is over, so ask in another session: prepare(query, reference={failure.reference!r}) and run that"
-    )
-    ended = closed_error(f"the {handle.what} was closed while the call waited: {failure}{where}")
+    ended = closed_error(f"the {handle.what} was closed while the call waited: {failure}")
     ended.reference = failure.reference
     return ended
 

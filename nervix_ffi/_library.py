@@ -39,7 +39,15 @@ _EXTENSIONS = {
     "arrow": ("nxx_event_arrow",),
     "arrow_batches": ("nxx_batch_arrow", "nxx_batch_from_arrow"),
     "domains": ("nxx_session_prepare_in",),
-    "outside": ("nxx_session_prepare_in", "nxx_session_execute_outside", "nxx_error_unsent", "nxx_error_held_transaction"),
+    "outside": (
+        "nxx_session_prepare_in",
+        "nxx_session_execute_outside",
+        "nxx_error_unsent",
+        "nxx_error_held_transaction",
+        "nxx_error_condemned",
+    ),
+    "repetitions": ("nxx_execution_sent", "nxx_execution_position", "nxx_execution_preview"),
+    "statements": ("nxx_statement",),
     "event_details": ("nxx_event_end_reason", "nxx_event_skip_cause", "nxx_event_message"),
     "outcome_origin": ("nxx_outcome_origin", "nxx_outcome_already_existed", "nxx_outcome_decided_locally"),
     "outcome_statements": (
@@ -62,7 +70,8 @@ class Library:
 
     ``path`` is the file that the system loaded. ``extensions`` names what it offers beyond the shared interface: ``arrow``,
     ``arrow_batches``, ``ca_file``, ``connect_options``, ``domains``, ``event_details``, ``outcome_origin``, ``outcome_statements``,
-    ``outside`` and ``transactions``. What a library lacks is None where it would be read, and UnsupportedError where it is asked for.
+    ``outside``, ``repetitions``, ``statements`` and ``transactions``. What a library lacks is None where it would be read, and
+    UnsupportedError where it is asked for.
     """
 
     path: str

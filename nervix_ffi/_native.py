@@ -73,6 +73,7 @@ def read_error(error: CData) -> Error:
     failure.reference = reference
     if extension("outside"):
         failure._unsent = lib.nxx_error_unsent(error)
+        failure._condemned = lib.nxx_error_condemned(error)
         if lib.nxx_error_held_transaction(error, pointer, length):
             failure._held = read_bytes(pointer, length).decode("utf-8", "replace")
     if refused:

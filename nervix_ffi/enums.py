@@ -30,6 +30,7 @@ __all__ = [
     "ReopenReason",
     "Settlement",
     "SkipCause",
+    "StatementKind",
     "SubmissionRefusal",
     "SubmissionResult",
     "SubmissionUncertainty",
@@ -293,6 +294,20 @@ class TransactionState(IntEnum):
     EXPIRED = 6
 
 
+class StatementKind(IntEnum):
+    """What a text asks for, as far as a session keeps account of it."""
+
+    OTHER = 0
+    BEGIN = 1
+    COMMIT = 2
+    REVERT = 3
+    USE = 4
+    SUBSCRIBE = 5
+    UNSUBSCRIBE = 6
+    ATTACH_CLOCK = 7
+    DETACH_CLOCK = 8
+
+
 class EndReason(IntEnum):
     """Why a generation of a subscription ended."""
 
@@ -336,6 +351,7 @@ C_NAMES: dict[type[IntEnum], tuple[str, str]] = {
     TransactionState: ("nxx_transaction_state", "NXX_TRANSACTION_"),
     EndReason: ("nxx_end_reason", "NXX_END_"),
     SkipCause: ("nxx_skip_cause", "NXX_SKIP_"),
+    StatementKind: ("nxx_statement_kind", "NXX_STATEMENT_"),
 }
 
 E = TypeVar("E", bound=IntEnum)

@@ -72,6 +72,8 @@ class Error(Exception):
     _unsent: bool = False
     #: It was not, as the session holds this transaction.
     _held: str | None = None
+    #: The server found the command malformed or oversized: nothing but the host sends it again.
+    _condemned: bool = False
 
     def __reduce__(self) -> tuple[object, ...]:
         # An execution and a submission belong to a session of this process: they stay behind when the error is pickled.
@@ -170,7 +172,8 @@ class ClosedError(Error):
     """The object was closed or released, or its session cannot come back. Connect anew.
 
     A command that was waited for may have happened: ``reference`` names it, and in another session
-    ``prepare(query, reference=...)`` makes what to run to learn that (E-3).
+    ``prepare(query, reference=...)``, with the ``position`` and ``preview`` of the error's ``execution``, makes what to run to learn
+    that (E-2, E-3).
     """
 
     kind = ErrorKind.CLOSED

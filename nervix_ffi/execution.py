@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING
 
 from nervix_ffi._handle import Handle
 from nervix_ffi._held import nothing
-from nervix_ffi._library import lib
-from nervix_ffi._native import read_text
+from nervix_ffi._library import extension, ffi, lib
+from nervix_ffi._native import read_bytes, read_text
+from nervix_ffi._statement import recognise
 from nervix_ffi._told import inline
 from nervix_ffi.cancel import Cancel, Limit
 from nervix_ffi.enums import Disposition
 from nervix_ffi.errors import (
+    ClosedError,
     CommandFailed,
     CommandNotCompleted,
     Error,
     ReferenceExpired,
     UncertainError,
 )
-from nervix_ffi.outcome import Outcome
+from nervix_ffi.outcome import Outcome, TransactionPreview
 from nervix_ffi.transaction import transaction_error
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ class Execution:
         self._transaction: Callable[[], Transaction | None] = nothing if transaction is None else weakref.ref(transaction)
         self._handle = Handle("execution", pointer)
         self.query = query
+        self._statement = recognise(query)
+        #: The server found it malformed or oversized.
+        self._condemned = False
         #: Whether the session took note of its completion.
         self._noted = False
         #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
@@ -64,6 +69,44 @@ class Execution:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    @property
+    def position(self) -> int | None:
+        """Its place in a transaction, the number of operations before it, once it was sent in one; None for any other, and where
+        the library lacks the ``repetitions`` extension. What repeats it in another session is prepared with it (E-2).
+        """
+        with self._handle as pointer:
+            position = ffi.new("uint64_t *")
+            there = extension("repetitions") and lib.nxx_execution_position(pointer, position)
+            return int(position[0]) if there else None
+
+    @property
+    def preview(self) -> TransactionPreview | None:
+        """What a COMMIT was to find, once it was sent with that: as ``position``, for what repeats it in another session."""
+        with self._handle as pointer:
+            name, name_len, position = ffi.new("const uint8_t **"), ffi.new("size_t *"), ffi.new("uint64_t *")
+            basis, basis_len = ffi.new("const uint8_t **"), ffi.new("size_t *")
+            places = (name, name_len, position, basis, basis_len)
+            if not (extension("repetitions") and lib.nxx_execution_preview(pointer, *places)):
+                return None
+            transaction = read_bytes(name, name_len).decode("utf-8", "replace")
+            return TransactionPreview(transaction, int(position[0]), read_bytes(basis, basis_len))
+
+    @property
+    def _never_sent(self) -> bool:
+        """Whether it is known that it was never sent, by whatever call."""
+        with suppress(ClosedError), self._handle as pointer:
+            return extension("repetitions") and not lib.nxx_execution_sent(pointer)
+        return False
+
+    def _repetition(self) -> str:
+        """How it is repeated in another session."""
+        given = [f"reference={self.reference!r}"]
+        if self.position is not None:
+            given.append(f"position={self.position}")
+        if self.preview is not None:
+            given.append("preview=error.execution.preview")
+        return f"prepare(query, {', '.join(given)})"
 
     def release(self) -> None:
         """Lets go of it. Running it afterwards raises ClosedError."""

@@ -5,7 +5,6 @@ Owns what goes over a session beside its commands. Must not know how those are r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, MutableSequence
 from decimal import Decimal
 from functools import partial
@@ -24,6 +23,7 @@ from nervix_ffi.clock import Clock, DomainClock, read_clock
 from nervix_ffi.clock_events import ClockEvent
 from nervix_ffi.completion import Suggestions, read_suggestions
 from nervix_ffi.consumer import CONSUMER, Consumer
+from nervix_ffi.enums import StatementKind
 from nervix_ffi.errors import (
     CommandFailed,
     InvalidArgumentError,
@@ -31,6 +31,7 @@ from nervix_ffi.errors import (
 from nervix_ffi.events import Event
 from nervix_ffi.execution import Execution
 from nervix_ffi.fields import FieldsLike
+from nervix_ffi.outcome import Outcome
 from nervix_ffi.producer import PRODUCER, Producer
 from nervix_ffi.subscription import Subscription, subscribe_statement
 
@@ -43,9 +44,6 @@ __all__ = ["Session"]
 #: What a producer or a consumer asks for unless told otherwise: batches outstanding, and bytes of their IPC streams.
 DEFAULT_BATCHES = 16
 DEFAULT_BYTES = 8 * 1024 * 1024
-
-_DETACH = re.compile(r"\s*DETACH\s+DOMAIN\s+CLOCK\s*;?\s*", re.IGNORECASE)
-_DELETE = re.compile(r"\s*DELETE\s+SUBSCRIPTION\s+(\w+)\s*;?\s*", re.IGNORECASE)
 
 
 class Session(Commands):
@@ -94,12 +92,12 @@ class Session(Commands):
         self._pump.close()
         self._clocks.close()
 
-    def _note(self, execution: Execution, query: str) -> None:
-        if match := _DELETE.fullmatch(query):
-            self._pump.deleted(match[1])
-        elif execution.domain is not None and _DETACH.fullmatch(query):
+    def _note(self, execution: Execution) -> None:
+        if execution._statement.kind == StatementKind.UNSUBSCRIBE:
+            self._pump.deleted(execution._statement.name)
+        elif execution._statement.kind == StatementKind.DETACH_CLOCK and execution.domain is not None:
             self._clocks.forget(execution.domain)
-        super()._note(execution, query)
+        super()._note(execution)
 
     # ---- subscriptions
 
@@ -121,13 +119,26 @@ class Session(Commands):
         (made up when absent); ``delivery`` BLOCKING to hold the relay back when reading is slow, DROPPING (the server's default)
         to lose rows instead, reported; ``sample_rate`` the share of batches to take, above 0 and up to 1. ``timeout`` is in
         seconds. Rows that passed before it opened, or while it is interrupted, are not delivered. Raises CommandFailed when
-        the server refuses, and whatever ``Execution.run`` raises.
+        the server refuses, and whatever ``Execution.run`` raises. After UncertainError, DeadlineError, CancelledError or Ctrl-C it
+        may be open: ``session.subscription(error.execution.run())`` has it.
         """
         statement = subscribe_statement(source, where=where, name=name, delivery=delivery, sample_rate=sample_rate)
         since = self._pump.sorted() if not self._pump.inherited else 0
         outcome = self.execute(statement, timeout=timeout, cancel=cancel)
+        return self._subscription(outcome, since)
+
+    def subscription(self, outcome: Outcome) -> Subscription:
+        """The subscription that a command of this session opened, from its outcome.
+
+        For a CREATE SUBSCRIPTION that was run as a command: the ``execution`` of a ``subscribe`` that was given up, run again.
+        Take it before the session's events are read past it, and once: two objects of one subscription take each other's events.
+        Raises InvalidArgumentError for an outcome that tells of none.
+        """
+        return self._subscription(outcome, 0)
+
+    def _subscription(self, outcome: Outcome, since: int) -> Subscription:
         if outcome.subscription is None or outcome.schema is None:
-            raise InvalidArgumentError(f"the command completed and opened no subscription: {statement}")
+            raise InvalidArgumentError("the command opened no subscription")
         return Subscription(self, outcome.subscription.name, outcome.subscription.generation, outcome.schema, since)
 
     def next_event(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Event:

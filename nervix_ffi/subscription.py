@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from nervix_ffi._pump import Channel
+from nervix_ffi._statement import statement_of
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.errors import ClosedError, CommandFailed, DeadlineError, InvalidArgumentError
 from nervix_ffi.events import Ended, Event
@@ -18,21 +19,13 @@ if TYPE_CHECKING:
     from nervix_ffi.outcome import Outcome
     from nervix_ffi.session import Session
 
-__all__ = ["Subscription", "statement_of", "subscribe_statement"]
+__all__ = ["Subscription", "subscribe_statement"]
 
 #: How long the end of a subscription that the server no longer has may take to be read, in seconds; it is there already.
 PATIENCE = 1.0
 
-_COMMENTS = re.compile(r"(?:\s|//[^\n]*(?:\n|$))*")
 _STATEMENT = re.compile(r"\s*CREATE\s+SUBSCRIPTION\b", re.IGNORECASE)
 _NAME = re.compile(r"\w+")
-
-
-def statement_of(query: str) -> str:
-    """A command without the blanks and comments before and behind it, as far as they are on lines of their own."""
-    rest = query[_COMMENTS.match(query).end() :]  # type: ignore[union-attr]
-    head, mark, tail = rest.partition(";")
-    return head + mark if _COMMENTS.fullmatch(tail) else rest
 
 
 def subscribe_statement(

@@ -6,15 +6,16 @@ repetition are the library's.
 
 from __future__ import annotations
 
-import re
 import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nervix_ffi._library import extension, library
+from nervix_ffi._statement import ENDS, recognise
+from nervix_ffi._told import inline
 from nervix_ffi.cancel import Cancel, Limit
-from nervix_ffi.enums import Disposition, ErrorKind, TransactionState
+from nervix_ffi.enums import Disposition, ErrorKind, StatementKind, TransactionState
 from nervix_ffi.errors import (
     CommandFailed,
     CommandNotCompleted,
@@ -26,10 +27,10 @@ from nervix_ffi.errors import (
     TransactionFailed,
     TransactionFinished,
     TransactionTakenOver,
+    UncertainError,
     UnsupportedError,
 )
 from nervix_ffi.outcome import Outcome, TransactionAdmission, TransactionPreview, TransactionStatus
-from nervix_ffi.subscription import statement_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from nervix_ffi._commands import Commands
     from nervix_ffi.execution import Execution
 
-__all__ = ["Transaction", "transaction_error"]
+__all__ = ["Transaction", "ends", "transaction_error"]
 
 #: How long the end of a block waits for a revert, in seconds. One that did not come about by then is not given up: see ``_settle``.
 REVERT_PATIENCE = 2.0
@@ -51,13 +52,8 @@ _MAYBE = (ErrorKind.UNCERTAIN, ErrorKind.DEADLINE, ErrorKind.CANCELLED, ErrorKin
 #: Dispositions that do not tell what became of a command.
 _UNKNOWN = (Disposition.OUTCOME_UNKNOWN, Disposition.EXECUTION_REFERENCE_EXPIRED)
 
-#: What ends a transaction.
-END = re.compile(r"\s*(?:COMMIT|REVERT)\s*;?\s*", re.IGNORECASE)
 #: States in which it is not over.
 _OPEN = (TransactionState.OPEN, TransactionState.COMMITTING)
-
-_COMMIT = re.compile(r"\s*COMMIT\s*;?\s*", re.IGNORECASE)
-_REVERT = re.compile(r"\s*REVERT\s*;?\s*", re.IGNORECASE)
 
 
 class Transaction:
@@ -108,7 +104,7 @@ class Transaction:
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "open" if self._begun else "not begun"
-        return f"<Transaction {self.id or ''} of {self.domain}, {state}>"
+        return f"<Transaction {inline(self.id or '')} of {inline(self.domain)}, {state}>"
 
     @property
     def id(self) -> str | None:
@@ -157,6 +153,9 @@ class Transaction:
         elif self._given_up and not self._done:
             # It was to be reverted, and is not to be committed for the answer that did not come.
             self._let_go()
+        elif self._condemned is not None:
+            self._let_go()
+            raise self._uncertain(self._condemned)
         elif not self._done:
             try:
                 self.commit(timeout=self._timeout, cancel=self._cancel)
@@ -204,6 +203,8 @@ class Transaction:
         Raises what running a command raises, and then something is left to do.
         """
         session = self._session
+        if self._condemned is not None:
+            return
         if not self._begun and self._beginning is not None:
             begun = session._carry_out(self._beginning, limit, False, aside=True)
             if begun.disposition != Disposition.COMPLETED:
@@ -232,11 +233,41 @@ class Transaction:
             if reverted.completed or status is None or status.state not in _OPEN:
                 self._finish()
 
-    def _revert(self, limit: Limit) -> Execution:
+    def _revert(self, limit: Limit, query: str = "REVERT;") -> Execution:
         """The REVERT of it; one that may have happened is asked about, and never made a second time (E-3)."""
         if self._reverting is None:
-            self._reverting = self._session._prepare("REVERT;", limit, transaction=self)
+            self._reverting = self._session._prepare(query, limit, transaction=self)
         return self._reverting
+
+    def _decides(self, execution: Execution) -> bool:
+        """Takes note of a commit or a revert that is about to be sent, by whatever call. Whether it is a commit that is new."""
+        if not self._begun or self._done or self._failure is not None:
+            return False
+        kind = execution._statement.kind
+        if kind == StatementKind.REVERT and self._reverting is None:
+            self._reverting = execution
+            self._given_up = True
+        if kind != StatementKind.COMMIT or self._deciding is not None:
+            return False
+        self._deciding = execution
+        return True
+
+    def _undecided(self, execution: Execution, failure: BaseException, unsent: bool) -> None:
+        """Takes note of a commit that is known not to have happened: the call failed before it was ever sent."""
+        if execution is not self._deciding:
+            return
+        if isinstance(failure, Error):
+            unsent |= failure._unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted))
+        if unsent or execution._never_sent:
+            self._deciding = None
+
+    @property
+    def _condemned(self) -> Execution | None:
+        """What tells how it stands, or ends it, if the server found that malformed or oversized: nothing of ours sends it again,
+        only whoever calls it anew (T-6).
+        """
+        asked = self._deciding or self._reverting or (None if self._begun else self._beginning)
+        return asked if asked is not None and asked._condemned else None
 
     def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Begins it; a ``with`` block does. Raises CommandFailed when the domain is missing or the session holds a transaction,
@@ -309,10 +340,11 @@ class Transaction:
         """
         if not isinstance(query, str):
             raise TypeError(f"query is the text of a statement (str), not {type(query).__name__}")
-        if _COMMIT.fullmatch(statement_of(query)):
+        kind = recognise(query).kind
+        if kind == StatementKind.COMMIT:
             return self._decide(query, None, Limit(timeout, cancel), check)
-        if _REVERT.fullmatch(statement_of(query)):
-            return self.revert(timeout=timeout, cancel=cancel)
+        if kind == StatementKind.REVERT:
+            return self._give_up(query, Limit(timeout, cancel), check)
         self._check()
         return self._session._execute(query, Limit(timeout, cancel), check, self)
 
@@ -339,6 +371,9 @@ class Transaction:
         """Ends it without carrying anything out. ``timeout`` is in seconds. Raises what ``execute`` raises, and InvalidArgumentError
         while the outcome of a commit is unknown.
         """
+        return self._give_up("REVERT;", Limit(timeout, cancel), True)
+
+    def _give_up(self, query: str, limit: Limit, check: bool) -> Outcome:
         if self._failure is not None:
             with suppress(Error):
                 self._leave(Limit(REVERT_PATIENCE, None))
@@ -347,10 +382,10 @@ class Transaction:
             raise InvalidArgumentError(
                 f"the commit may have happened (reference {self._deciding.reference}): commit again to learn what became of it"
             )
-        limit = Limit(timeout, cancel)
         self._given_up = True
-        outcome = self._session._run(self._revert(limit), limit, True)
-        self._finish()
+        outcome = self._session._run(self._revert(limit, query), limit, check)
+        if outcome.completed:
+            self._finish()
         return outcome
 
     def _decide(self, query: str, preview: TransactionPreview | None, limit: Limit, check: bool) -> Outcome:
@@ -367,23 +402,18 @@ class Transaction:
                 "commit without expected_preview"
             )
         # A commit that may have happened is asked about, and never made a second time (E-3).
-        unsent = self._deciding is None and limit.is_over()
         execution = self._deciding or self._session._prepare(query, limit, preview=preview, transaction=self)
-        self._deciding = execution
-        try:
-            return self._session._run(execution, limit, check)
-        except Error as failure:
-            if unsent or failure._unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted)):
-                self._deciding = None
-            raise
+        return self._session._run(execution, limit, check)
 
     def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None = None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
-        query = statement_of(execution.query)
-        ends = execution is self._deciding or END.fullmatch(query)
+        ended = execution is self._deciding or execution._statement.kind in ENDS
         if execution is self._beginning and not self._begun:
             if failure is None:
                 self.status = outcome.transaction
+                if self.status is not None:
+                    # As the server calls it (X-6).
+                    self.domain = self.status.domain
                 self._has_begun()
             elif outcome.disposition not in _UNKNOWN:
                 self._beginning = None
@@ -399,7 +429,7 @@ class Transaction:
         if status is not None and (before is None or (status.id == before.id and status.accepted >= before.accepted)):
             self.status = status
             if status.state not in _OPEN:
-                if failure is None and not ends and self._failure is None and not self._done:
+                if failure is None and not ended and self._failure is None and not self._done:
                     # Told by a command that itself completed, as a read does: the end of the block tells it.
                     over = replace(outcome, disposition=Disposition.FAILED, message="the transaction is over")
                     self._failure = (transaction_error(over) or TransactionFinished, execution.query, over, execution)
@@ -414,6 +444,16 @@ class Transaction:
         if isinstance(failure, TransactionError) and not isinstance(failure, PreviewStale):
             self._failure = (type(failure), execution.query, outcome, execution)
             self._finish()
+
+    def _uncertain(self, execution: Execution) -> UncertainError:
+        """What is told where the host was told before, and asked no more."""
+        uncertain = UncertainError(
+            f"the outcome of {inline(execution.query)} with reference {execution.reference} is not known, it may have happened, and "
+            "the server found it malformed or oversized: run the same execution again to learn its outcome"
+        )
+        uncertain.execution = execution
+        uncertain.reference = execution.reference
+        return uncertain
 
     def _news(self) -> TransactionError:
         """What ended it, as an error."""
@@ -467,6 +507,12 @@ class Transaction:
             self._select_again(limit)
         # Otherwise what the session holds by now is another one.
         self._left = True
+
+
+def ends(outcome: Outcome) -> bool:
+    """Whether the outcome of a COMMIT or REVERT says that the transaction is over."""
+    status = outcome.transaction
+    return outcome.completed or (status is not None and status.state not in _OPEN)
 
 
 def transaction_error(outcome: Outcome) -> type[TransactionError] | None:

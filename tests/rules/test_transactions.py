@@ -339,8 +339,9 @@ def test_no_way_of_leaving_a_session_reverts_what_it_holds(node: LoopbackNode, h
         code = f"""
             import nervix_ffi
             session = nervix_ffi.connect({node.uri!r}, domain="lab", timeout=30)
-            session.transaction().begin().completed or exit(3)
-            session.execute({SCHEMA!r})
+            tx = session.transaction()
+            tx.begin().completed or exit(3)
+            tx.execute({SCHEMA!r})
             """
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
@@ -351,11 +352,12 @@ def test_no_way_of_leaving_a_session_reverts_what_it_holds(node: LoopbackNode, h
         assert done.returncode == 0
     else:
         session = connect(node)
-        session.transaction().begin(timeout=PATIENCE)
-        session.execute(SCHEMA, timeout=PATIENCE)
+        tx = session.transaction()
+        tx.begin(timeout=PATIENCE)
+        tx.execute(SCHEMA, timeout=PATIENCE)
         if how == "close":
             session.close()
-        del session
+        del session, tx
     ended = wait(node, sessions={"exactly": 0})["sessions"]["ended"]
     assert ended["end_stream"] == 0
     assert [(it["state"], it["accepted"]) for it in transactions(node)] == [("OPEN", 1)]

@@ -425,15 +425,38 @@ def test_what_another_thread_runs_while_a_commit_is_under_way_lands_in_no_domain
 
 
 @pytest.mark.rule("L-1", "X-1", "X-7")
-def test_a_transaction_that_nobody_keeps_is_still_that_of_the_session(node: LoopbackNode, session: Session, annex: str) -> None:
-    session.transaction(annex).begin(timeout=PATIENCE)
+@pytest.mark.parametrize("end", ["COMMIT;", "REVERT;", "// that\n REVERT;;"])
+def test_a_transaction_that_nobody_keeps_is_still_that_of_the_session(
+    node: LoopbackNode, session: Session, annex: str, end: str
+) -> None:
+    tx = session.transaction(annex)
+    tx.begin(timeout=PATIENCE)
+    tx.execute(SCHEMA, timeout=PATIENCE)
+    del tx
     assert session.domain == annex
-    append = session.execute(SCHEMA, timeout=PATIENCE)
-    assert append.admission is not None
-    session.execute("COMMIT;", timeout=PATIENCE)
+    # Nothing becomes part of what nobody stands for, and then is not there.
+    with pytest.raises(nervix_ffi.RejectedError, match="nothing was sent, as the session holds transaction"):
+        session.execute(LATER, timeout=PATIENCE)
+    with pytest.raises(nervix_ffi.RejectedError, match="nothing was sent, as the session holds transaction"):
+        session.transaction(annex).begin(timeout=PATIENCE)
+    session.execute(end, timeout=PATIENCE)
     assert session.domain == DOMAIN
     session.execute(LATER, timeout=PATIENCE)
-    assert domain_of(node, "SCHEMA made") == [annex]
+    assert domain_of(node, "SCHEMA made") == ([annex] if end == "COMMIT;" else [])
+    assert domain_of(node, "SCHEMA later") == [DOMAIN]
+
+
+@pytest.mark.rule("X-3", "X-8")
+def test_the_end_of_a_transaction_that_nobody_keeps_and_that_expired_frees_the_session(
+    node: LoopbackNode, session: Session, annex: str
+) -> None:
+    session.transaction(annex).begin(timeout=PATIENCE)
+    node.control("transaction", action="expire")
+    node.control("cut", how="abort")
+    with pytest.raises(nervix_ffi.CommandFailed):
+        session.execute("REVERT;", timeout=PATIENCE)
+    assert session.domain == DOMAIN
+    session.execute(LATER, timeout=PATIENCE)
     assert domain_of(node, "SCHEMA later") == [DOMAIN]
 
 

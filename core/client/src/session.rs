@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ use base64::Engine as _;
 use http::HeaderValue;
 use nervix_engine::{
     Call, CallId, Cause, Config, ConnId, Done, EndpointId, Engine, Error, ErrorKind, Event,
-    ExecutionId, Given, Input, Now, Origin, Outcome, Output, Stop,
+    ExecutionId, Given, Input, Now, Origin, Outcome, Output, Sent, Stop,
 };
 use nervix_wire::types::SuggestOutcome;
 use nervix_wire::{decode_server, Frame};
@@ -84,6 +84,7 @@ fn shared_runtime() -> Result<&'static Handle, Error> {
 pub struct Execution {
     id: ExecutionId,
     reference: Arc<str>,
+    sent: Arc<OnceLock<Sent>>,
     generation: u64,
     /// Given up, not dropped, in a later generation.
     owner: Option<Weak<Inner>>,
@@ -93,6 +94,11 @@ impl Execution {
     /// The reference that the command has in every attempt (E-1).
     pub fn reference(&self) -> &str {
         &self.reference
+    }
+
+    /// What the command was first sent with beside that, once it was (E-2).
+    pub fn sent(&self) -> Option<&Sent> {
+        self.sent.get()
     }
 }
 
@@ -189,10 +195,14 @@ impl Session {
             return Err(given_up(stop, None));
         }
         let entropy = random()?;
-        let (id, reference) = inner.enter(|engine, now| engine.prepare(now, query, entropy))?;
+        let (id, reference, sent) = inner.enter(|engine, now| {
+            let (id, reference) = engine.prepare(now, query, entropy);
+            (id, reference, engine.sent(id))
+        })?;
         Ok(Execution {
             id,
             reference,
+            sent: sent.unwrap_or_default(),
             generation: self.generation,
             owner: Some(Arc::downgrade(inner)),
         })
@@ -210,11 +220,14 @@ impl Session {
             return Err(given_up(stop, None));
         }
         let entropy = random()?;
-        let (id, reference) =
-            inner.enter(|engine, now| engine.prepare_with(now, query, entropy, given))??;
+        let (id, reference, sent) = inner.enter(|engine, now| {
+            let (id, reference) = engine.prepare_with(now, query, entropy, given)?;
+            Ok((id, reference, engine.sent(id)))
+        })??;
         Ok(Execution {
             id,
             reference,
+            sent: sent.unwrap_or_default(),
             generation: self.generation,
             owner: Some(Arc::downgrade(inner)),
         })

@@ -209,6 +209,8 @@ pub struct Error {
     pub unsent: bool,
     /// It was not, as the session holds this transaction, and it must not become part of one.
     pub held: Option<String>,
+    /// The server found the command's frame malformed or oversized: nothing sends it again but the host (T-6).
+    pub condemned: bool,
 }
 
 impl Error {
@@ -220,6 +222,7 @@ impl Error {
             refusal: None,
             unsent: false,
             held: None,
+            condemned: false,
         }
     }
 
@@ -280,12 +283,21 @@ pub struct Outcome {
     pub admission: Option<TransactionOperationAdmission>,
 }
 
+/// What a command was first sent with, beside its text, its domain and its reference: every repetition must have it (E-2).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Its place in a transaction, if it is of one.
+    pub position: Option<u64>,
+    /// What a COMMIT had to find.
+    pub preview: Option<TransactionPreviewIdentity>,
+}
+
 /// What a command is prepared with beside its text.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
     /// The domain that it is of, in place of the selected one (L-1).
     pub domain: Option<String>,
-    /// The reference of a command that may have run before (E-3).
+    /// The reference of a command that may have run before, and then with this position and preview, or with none (E-3).
     pub reference: Option<String>,
     /// The position that command was first sent with (E-2).
     pub position: Option<u64>,

@@ -5,7 +5,7 @@
 //! go on go on; nothing here waits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nervix_wire::types::{
     AttachDomainClockRequest, CancelRequest, CancellationStage, ClientRequest, CommandDisposition,
@@ -19,7 +19,7 @@ use nervix_wire::Violation;
 
 use crate::api::{
     brief, Call, CallId, Cause, Config, ConnId, Disposition, Done, Error, ErrorKind, EventKind,
-    ExecutionId, Given, Input, Now, OpenedSubscription, Outcome, Output, Stop,
+    ExecutionId, Given, Input, Now, OpenedSubscription, Outcome, Output, Sent, Stop,
 };
 use crate::clocks::Clocks;
 use crate::exchange::{Asked, Exchange, Unsent};
@@ -28,7 +28,7 @@ use crate::origin::Origin;
 use crate::projection::DomainClock;
 use crate::reach::{Backoff, Jitter, Reach, BACKGROUND, RETRY};
 use crate::reference::{is_uuid_v7, uuid_v7};
-use crate::statement::{route, Act, Route};
+use crate::statement::{is_one_statement, route, Act, Route};
 use crate::subscriptions::{Limits, Place, SubId, Subscriptions};
 
 mod commands;
@@ -237,12 +237,25 @@ impl Engine {
             if let Some(given) = given.reference {
                 reference = Arc::from(given);
                 held.reference = Arc::clone(&reference);
+                held.recovered = true;
+                held.doubtful = true;
             }
             held.position = given.position;
             held.bound = given.transaction.map(Arc::from);
             held.preview = given.preview;
+            if held.recovered {
+                let (position, preview) = (held.position, held.preview.clone());
+                held.sent.get_or_init(|| Sent { position, preview });
+            }
         }
         Ok((id, reference))
+    }
+
+    /// Where it is told what a command was first sent with, once it was.
+    pub fn sent(&self, execution: ExecutionId) -> Option<Arc<OnceLock<Sent>>> {
+        self.executions
+            .get(&execution)
+            .map(|held| Arc::clone(&held.sent))
     }
 
     /// Forgets a prepared command; a call that runs it goes on.
@@ -513,14 +526,14 @@ impl Engine {
     fn stopped_error(&self, execution: ExecutionId, kind: ErrorKind, reason: &str) -> Error {
         match self.executions.get(&execution) {
             Some(held) => {
-                let effect = if held.written {
+                let effect = if held.may_have_happened() {
                     "the command may have happened or may still happen; execute the same execution again to learn its outcome"
                 } else {
                     "the command was not sent; execute the same execution again to run it"
                 };
                 let message = format!("{reason}: {effect} (reference {})", held.reference);
                 let error = Error::new(kind, message).of_command(&held.reference);
-                if held.written {
+                if held.may_have_happened() {
                     error
                 } else {
                     error.unsent()
@@ -537,7 +550,7 @@ impl Engine {
         };
         // Whatever a server made of the reason, the advice behind it is to be read.
         let reason = brief(reason.to_owned());
-        if held.written {
+        if held.may_have_happened() {
             let message = format!(
                 "the outcome of command {} is not known, it may have happened: {reason}; execute the same execution again \
                  to learn its outcome",

@@ -3,14 +3,14 @@
 //! Owns what must be kept of a command until its outcome is known. Knows nothing of connections.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nervix_wire::types::{
     CommandDisposition, CommandOutcome, DomainInfo, DomainPace, DomainStatus, StatementDisposition,
     StatementOutcome, TransactionPreviewIdentity,
 };
 
-use crate::api::{ConnId, Disposition, ErrorKind, Outcome, StatementReport};
+use crate::api::{ConnId, Disposition, ErrorKind, Outcome, Sent, StatementReport};
 use crate::statement::Route;
 
 /// One logical command.
@@ -29,6 +29,10 @@ pub(crate) struct Execution {
     pub(crate) preview: Option<TransactionPreviewIdentity>,
     /// It was written to some session, so it may have happened.
     pub(crate) written: bool,
+    /// It may have been sent before this session knew of it.
+    pub(crate) recovered: bool,
+    /// For whoever wants to repeat it in another session.
+    pub(crate) sent: Arc<OnceLock<Sent>>,
     /// An attempt ended without an answer, so a later refusal says nothing about the first.
     pub(crate) doubtful: bool,
     /// The exchange that a request of it is in flight on.
@@ -52,12 +56,18 @@ impl Execution {
             position: None,
             preview: None,
             written: false,
+            recovered: false,
+            sent: Arc::default(),
             doubtful: false,
             flight: None,
             outcome: None,
             cause: None,
             released: false,
         }
+    }
+
+    pub(crate) fn may_have_happened(&self) -> bool {
+        self.written || self.recovered
     }
 }
 

@@ -19,10 +19,11 @@ mod subscriptions;
 pub use api::{
     Call, CallId, Cause, ClockEvent, ClockEventKind, Config, ConnId, Decision, Delivery,
     Disposition, Done, EndpointId, EndpointState, Error, ErrorKind, Event, EventKind, ExecutionId,
-    Given, Input, Now, OpenedSubscription, Outcome, Output, Role, Settlement, StatementReport,
-    Stop, SubmissionOutcome, SubmissionResult, Uncertainty,
+    Given, Input, Now, OpenedSubscription, Outcome, Output, Role, Sent, Settlement,
+    StatementReport, Stop, SubmissionOutcome, SubmissionResult, Uncertainty,
 };
 pub use contract::{Contract, OpenRefusal, OpenRequest, ReopenReason};
 pub use engine::Engine;
 pub use origin::{Origin, DEFAULT_PORT};
 pub use projection::{DomainClock, ProjectionError, Tick};
+pub use statement::{recognise, Statement};

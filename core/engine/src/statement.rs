@@ -29,6 +29,23 @@ pub(crate) enum Route {
     },
 }
 
+/// What a text asks for, as far as a host has to keep account of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statement<'a> {
+    /// Nothing of the following, or nothing that is ever sent.
+    Other,
+    Begin,
+    /// It ends with a transaction carried out, whatever stands before that.
+    Commit,
+    /// It ends with a transaction reverted, whatever stands before that.
+    Revert,
+    Use(&'a str),
+    Subscribe,
+    Unsubscribe(&'a str),
+    AttachClock,
+    DetachClock,
+}
+
 /// What a command does with the transaction that a session may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
@@ -297,6 +314,43 @@ pub(crate) fn route(query: &str, in_transaction: bool) -> Route {
         ))),
     };
     route.unwrap_or_else(|refusal| refusal)
+}
+
+/// Whether a text is one statement.
+pub(crate) fn is_one_statement(query: &str) -> bool {
+    statements(query).len() == 1
+}
+
+/// What a text asks for, and whether it begins a transaction, alone or among others. The names are parts of the text.
+pub fn recognise(query: &str) -> (Statement<'_>, bool) {
+    let route = match route(query, false) {
+        // Several statements are of a transaction.
+        Route::Refused { .. } => route(query, true),
+        route => route,
+    };
+    let all = statements(query);
+    let word = |at: usize| {
+        let words = all.first();
+        words
+            .and_then(|words| words.get(at))
+            .map_or("", |word| word.text)
+    };
+    let statement = match route {
+        Route::Command(Act::Begin) => Statement::Begin,
+        Route::Command(Act::Commit) => Statement::Commit,
+        Route::Command(Act::Revert) => Statement::Revert,
+        Route::Use { .. } => Statement::Use(word(1)),
+        Route::Subscribe { .. } => Statement::Subscribe,
+        Route::Unsubscribe { .. } => Statement::Unsubscribe(word(2)),
+        Route::AttachClock => Statement::AttachClock,
+        Route::DetachClock => Statement::DetachClock,
+        Route::Command(Act::Read | Act::Change) | Route::ListDomains | Route::Refused { .. } => {
+            Statement::Other
+        }
+    };
+    let begins =
+        matches!(route, Route::Command(_)) && all.iter().any(|words| act(words) == Act::Begin);
+    (statement, begins)
 }
 
 #[cfg(test)]

@@ -142,6 +142,16 @@ pub unsafe extern "C" fn nxx_error_held_transaction(
 /// # Safety
 /// As the header says.
 #[no_mangle]
+pub unsafe extern "C" fn nxx_error_condemned(error: *const ErrorObject) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an error of this library, or NULL.
+        unsafe { error.as_ref() }.is_some_and(|object| object.error.condemned)
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
 pub unsafe extern "C" fn nx_error_free(error: *mut ErrorObject) {
     // SAFETY: the host passes an error of this library that it has not freed, or NULL.
     unsafe { free(error) }

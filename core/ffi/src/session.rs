@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use nervix_client::{Cancel, Credentials, Execution, Options, Session};
-use nervix_engine::{Given, Origin};
+use nervix_engine::{recognise, Given, Origin, Statement};
 use nervix_wire::types::{Fingerprint, TransactionPreviewIdentity};
 
 use crate::arguments::{
-    bytes, contained, free, guarded, invalid, may_block, object, optional_text, put_buffer,
+    bytes, contained, free, guarded, invalid, may_block, object, optional_text, put, put_buffer,
     required_text, text, Outcome, Place,
 };
 use crate::cancel::{token, CancelObject};
@@ -19,6 +19,9 @@ use crate::options::OptionsObject;
 use crate::outcome::OutcomeObject;
 use crate::process;
 use crate::suggestions::SuggestionsObject;
+
+/// NXX_STATEMENT_OTHER.
+const STATEMENT_OTHER: i32 = 0;
 
 /// nx_session.
 pub struct SessionObject {
@@ -321,6 +324,100 @@ pub unsafe extern "C" fn nx_execution_reference(
         // SAFETY: the host's places can be written to.
         unsafe { put_buffer(reference, reference_len, text.as_bytes()) }
     });
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_execution_sent(execution: *const ExecutionObject) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an execution of this library, or NULL.
+        unsafe { execution.as_ref() }.is_some_and(|object| object.execution.sent().is_some())
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_execution_position(
+    execution: *const ExecutionObject,
+    position: *mut u64,
+) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an execution of this library, or NULL.
+        let sent = unsafe { execution.as_ref() }.and_then(|object| object.execution.sent());
+        let Some(first) = sent.and_then(|sent| sent.position) else {
+            return false;
+        };
+        // SAFETY: the host's place can be written to.
+        unsafe { put(position, first) };
+        true
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_execution_preview(
+    execution: *const ExecutionObject,
+    transaction: *mut *const u8,
+    transaction_len: *mut usize,
+    position: *mut u64,
+    basis: *mut *const u8,
+    basis_len: *mut usize,
+) -> bool {
+    contained(false, || {
+        // SAFETY: the host passes an execution of this library, or NULL.
+        let sent = unsafe { execution.as_ref() }.and_then(|object| object.execution.sent());
+        let Some(preview) = sent.and_then(|sent| sent.preview.as_ref()) else {
+            return false;
+        };
+        // SAFETY: the host's places can be written to.
+        unsafe {
+            put_buffer(
+                transaction,
+                transaction_len,
+                preview.transaction_id.as_bytes(),
+            );
+            put(position, preview.position);
+            put_buffer(basis, basis_len, &preview.planning_basis.bytes);
+        }
+        true
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn nxx_statement(
+    query: *const u8,
+    query_len: usize,
+    begins: *mut bool,
+    name: *mut *const u8,
+    name_len: *mut usize,
+) -> i32 {
+    contained(STATEMENT_OTHER, || {
+        // SAFETY: the host's buffer is readable during the call.
+        let query = unsafe { required_text("query", query, query_len) }.unwrap_or("");
+        let (statement, begun) = recognise(query);
+        let (number, named) = match statement {
+            Statement::Other => (STATEMENT_OTHER, ""),
+            Statement::Begin => (1, ""),
+            Statement::Commit => (2, ""),
+            Statement::Revert => (3, ""),
+            Statement::Use(domain) => (4, domain),
+            Statement::Subscribe => (5, ""),
+            Statement::Unsubscribe(name) => (6, name),
+            Statement::AttachClock => (7, ""),
+            Statement::DetachClock => (8, ""),
+        };
+        // SAFETY: the host's places can be written to.
+        unsafe {
+            put(begins, begun);
+            put_buffer(name, name_len, named.as_bytes());
+        }
+        number
+    })
 }
 
 /// # Safety

@@ -293,6 +293,7 @@ impl Engine {
         };
         let (wanted_position, wanted_preview) = (held.position, held.preview.clone());
         let bound = held.bound.clone();
+        let recovered = held.recovered;
         if self.awaits_transaction_command(execution) {
             return false;
         }
@@ -371,10 +372,21 @@ impl Engine {
                     self.settle(execution, local(Disposition::Failed, why));
                     return true;
                 }
+                // First sent outside of any transaction, it must not become part of this one (E-2).
+                if let (Some(_), true, None) = (&held, recovered, wanted_position) {
+                    if let Some(why) = self.belongs_elsewhere(None) {
+                        let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
+                        self.fail_runs_of(execution, &error);
+                        return true;
+                    }
+                }
                 match held {
                     Some((transaction, position, preview)) => {
-                        let preview = wanted_preview
-                            .or(preview.filter(|_| route == Route::Command(Act::Commit)));
+                        // With statements before it, it finds more than that preview shows.
+                        let fitting = !recovered
+                            && route == Route::Command(Act::Commit)
+                            && is_one_statement(&query);
+                        let preview = wanted_preview.or(preview.filter(|_| fitting));
                         // One that it was prepared with is that of its first sending.
                         let position = wanted_position.unwrap_or(position);
                         (route, Some(transaction), Some(position), preview)
@@ -488,7 +500,8 @@ impl Engine {
                     held.route = Some(route);
                     held.transaction = transaction;
                     held.position = position;
-                    held.preview = preview;
+                    held.preview = preview.clone();
+                    held.sent.get_or_init(|| Sent { position, preview });
                     held.flight = Some(conn);
                     held.written = true;
                 }

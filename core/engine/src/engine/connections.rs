@@ -264,7 +264,10 @@ impl Engine {
                     }
                     if condemned {
                         let error = if matches!(asked, Asked::Command(_)) {
-                            self.unknown_error(execution, ErrorKind::Transport, &text)
+                            Error {
+                                condemned: true,
+                                ..self.unknown_error(execution, ErrorKind::Transport, &text)
+                            }
                         } else {
                             let reference = self
                                 .executions

@@ -210,6 +210,16 @@ impl Engine {
                 self.landed(execution);
                 let disposition = match reply.disposition {
                     DomainClockAttachDisposition::DomainClockAttached(attached) => {
+                        let asked = self
+                            .executions
+                            .get(&execution)
+                            .and_then(|held| held.domain.as_deref());
+                        if asked.is_some_and(|domain| domain != attached.domain) {
+                            return Err(Violation::new(
+                                "K-1",
+                                "the clock of another domain was attached",
+                            ));
+                        }
                         let awaited = self.runs.iter().any(|run| run.execution == execution);
                         self.clocks
                             .attached(&attached.domain, conn, attached.clock, awaited);
@@ -268,6 +278,12 @@ impl Engine {
             (Asked::Reattach(domain), ReplyBody::DomainClockAttachOutcome(reply)) => {
                 match reply.disposition {
                     DomainClockAttachDisposition::DomainClockAttached(attached) => {
+                        if *attached.domain != *domain {
+                            return Err(Violation::new(
+                                "K-5",
+                                "the clock of another domain was attached",
+                            ));
+                        }
                         self.clocks.reattached(&domain, conn, attached.clock);
                     }
                     DomainClockAttachDisposition::DomainClockAlreadyAttached(_) => {
