@@ -164,17 +164,20 @@ class ClockPump(Turns[ClockEvent]):
             self._sleepers[sleeper] = None
 
     def forget(self, domain: str) -> None:
-        """The session follows the clock of the domain no longer: whoever sleeps by it wakes up."""
+        """The session follows the clock of the domain no longer: whoever sleeps by it or reads it comes back."""
         if self.inherited:
             return
         with self._lock:
             self._lost.discard(domain)
             self.unclaimed.forget(domain)
+            queue = self._queue_of(domain)
             woken = [sleeper for sleeper in self._sleepers.copy() if sleeper.domain == domain]
             for sleeper in woken:
                 sleeper.woken = True
         for sleeper in woken:
             self._call_back(sleeper)
+        if queue is not None:
+            self.detach(queue)
 
     def _route(self, event: ClockEvent) -> Iterable[object]:
         if isinstance(event, ClockInterrupted):

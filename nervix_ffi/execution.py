@@ -55,6 +55,8 @@ class Execution:
         self._statement = recognise(query)
         #: The server found it malformed or oversized.
         self._condemned = False
+        #: A transaction asks what became of it.
+        self._kept = False
         #: Whether the session took note of its completion.
         self._noted = False
         #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
@@ -109,8 +111,12 @@ class Execution:
         return f"prepare(query, {', '.join(given)})"
 
     def release(self) -> None:
-        """Lets go of it. Running it afterwards raises ClosedError."""
-        self._handle.close()
+        """Lets go of it. Running it afterwards raises ClosedError.
+
+        What a transaction needs to learn how it stands, its BEGIN, COMMIT or REVERT of unknown outcome, stays until that is known.
+        """
+        if not self._kept:
+            self._handle.close()
 
     def run(self, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Runs the command, or recovers what it did, and returns its outcome.

@@ -237,6 +237,7 @@ class Transaction:
         """The REVERT of it; one that may have happened is asked about, and never made a second time (E-3)."""
         if self._reverting is None:
             self._reverting = self._session._prepare(query, limit, transaction=self)
+            self._reverting._kept = True
         return self._reverting
 
     def _decides(self, execution: Execution) -> bool:
@@ -246,10 +247,11 @@ class Transaction:
         kind = execution._statement.kind
         if kind == StatementKind.REVERT and self._reverting is None:
             self._reverting = execution
-            self._given_up = True
+            self._given_up = execution._kept = True
         if kind != StatementKind.COMMIT or self._deciding is not None:
             return False
         self._deciding = execution
+        execution._kept = True
         return True
 
     def _undecided(self, execution: Execution, failure: BaseException, unsent: bool) -> None:
@@ -260,6 +262,7 @@ class Transaction:
             unsent |= failure._unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted))
         if unsent or execution._never_sent:
             self._deciding = None
+            execution._kept = False
 
     @property
     def _condemned(self) -> Execution | None:
@@ -300,6 +303,7 @@ class Transaction:
                 session._carry_out(session._prepare(f"USE {self.domain};", limit), limit, True)
             self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
             self._beginning._transaction = weakref.ref(self)
+            self._beginning._kept = True
             self._unsent = True
         unsent = self._unsent and limit.is_over()
         session._held.asked.add(self)
@@ -419,6 +423,8 @@ class Transaction:
                 self._beginning = None
                 self._session._held.asked.discard(self)
                 self._back()
+        if outcome.disposition not in _UNKNOWN:
+            execution._kept = False
         if execution is self._reverting and outcome.disposition not in _UNKNOWN:
             self._reverting = None
         if execution is self._deciding and outcome.disposition not in _UNKNOWN:
