@@ -458,6 +458,37 @@ mod tests {
         }
     }
 
+    // rule: L-1, L-2
+    #[test]
+    fn what_a_text_asks_for_is_said_with_its_name() {
+        for (query, statement, begins) in [
+            ("begin", Statement::Begin, true),
+            (";commit;;", Statement::Commit, false),
+            ("// a\nREVERT // b\n;", Statement::Revert, false),
+            ("USE // x; y\n a-b.c ; ", Statement::Use("a-b.c"), false),
+            ("USE a b", Statement::Other, false),
+            ("CREATE SUBSCRIPTION s TO r", Statement::Subscribe, false),
+            (
+                "DELETE SUBSCRIPTION s;;",
+                Statement::Unsubscribe("s"),
+                false,
+            ),
+            ("ATTACH DOMAIN CLOCK", Statement::AttachClock, false),
+            ("DETACH DOMAIN CLOCK;", Statement::DetachClock, false),
+            ("DROP RELAY a; COMMIT;", Statement::Commit, false),
+            ("BEGIN; DROP RELAY a;", Statement::Begin, true),
+            ("BEGIN; DROP RELAY a; COMMIT;", Statement::Commit, true),
+            ("DROP RELAY a; BEGIN;", Statement::Begin, true),
+            ("DROP RELAY begin;", Statement::Other, false),
+            ("LOOKUP 'BEGIN;' x;", Statement::Other, false),
+            ("LIST DOMAINS;", Statement::Other, false),
+            ("USE a; COMMIT;", Statement::Other, false),
+            ("", Statement::Other, false),
+        ] {
+            assert_eq!(recognise(query), (statement, begins), "{query}");
+        }
+    }
+
     // rule: L-2
     #[test]
     fn quotes_and_comments_hide_semicolons() {

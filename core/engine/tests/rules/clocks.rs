@@ -93,6 +93,30 @@ fn an_attach_names_its_domain_and_its_clock_is_there_before_any_event() {
     assert!(bench.engine.domain_clock("e").is_none());
 }
 
+// rule: K-1, K-5
+#[test]
+fn the_clock_of_another_domain_is_no_answer() {
+    let (mut bench, conn) = Bench::connected();
+    let (call, ..) = bench.execute("ATTACH DOMAIN CLOCK;");
+    let (id, _) = bench.clock_attach(conn);
+    bench.reply(conn, id, clock_attached("e", clock(7, paced())));
+    assert!(bench.is_reset(conn));
+    assert!(bench.engine.domain_clock("e").is_none());
+    let conn = bench.reconnected();
+    let (id, domain) = bench.clock_attach(conn);
+    assert_eq!(domain, "d");
+    bench.reply(conn, id, clock_attached("d", clock(7, paced())));
+    assert_eq!(bench.outcome(call).disposition, Disposition::Completed);
+    // Nor is it one when a session asks for it by itself.
+    let (conn, _) = again(&mut bench, conn);
+    let (id, _) = bench.clock_attach(conn);
+    bench.reply(conn, id, clock_attached("e", clock(8, paced())));
+    assert!(bench.is_reset(conn));
+    assert!(bench.engine.domain_clock("e").is_none());
+    let conn = bench.reconnected();
+    assert_eq!(bench.clock_attach(conn).1, "d");
+}
+
 // rule: K-1
 #[test]
 fn a_clock_needs_a_domain() {

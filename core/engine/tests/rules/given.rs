@@ -1,7 +1,7 @@
 //! Commands that are prepared with more than their text, and what is told of a transaction that ended meanwhile: E-2, E-3,
 //!
 
-use nervix_engine::{Call, Disposition, ErrorKind, ExecutionId, Given, Stop};
+use nervix_engine::{Call, Cause, Disposition, ErrorKind, ExecutionId, Given, Stop};
 use nervix_wire::types::*;
 
 use crate::bench::Bench;
@@ -9,6 +9,7 @@ use crate::common::frames::*;
 use crate::common::watch::GivenParts;
 
 const REFERENCE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+const OTHER: &str = "01890a5d-ac96-774b-bcce-b302099a8058";
 
 fn prepare(bench: &mut Bench, query: &str, given: Given) -> Result<ExecutionId, ErrorKind> {
     let now = bench.time();
@@ -356,4 +357,131 @@ fn an_error_says_whether_anything_of_its_command_was_ever_sent() {
         !bench.fails(call, ErrorKind::Cancelled).unsent,
         "it was sent before"
     );
+}
+
+// rule: E-2, X-2
+#[test]
+fn a_given_reference_is_sent_with_what_it_was_given_and_nothing_else() {
+    let (mut bench, conn) = Bench::connected();
+    let given = |position| Given {
+        reference: Some(REFERENCE.into()),
+        position,
+        ..Given::default()
+    };
+    bench.begin(conn, "t");
+    bench.append(conn, "t", 1);
+    // It was sent outside of any transaction: it is no part of this one, and what became of it is not known.
+    for query in ["STOP;", "COMMIT;", "REVERT;", "BEGIN;"] {
+        let execution = prepare(&mut bench, query, given(None)).unwrap();
+        let call = bench.call(Call::Execute(execution));
+        let error = bench.fails(call, ErrorKind::Uncertain);
+        assert!(error.message.contains("may have happened"), "{error:?}");
+        assert!(
+            error.message.contains("does not belong to transaction t"),
+            "{error:?}"
+        );
+        assert!(!error.unsent);
+        bench.sends_nothing(conn);
+    }
+    // A commit that was sent without a preview is sent without one.
+    let commit = prepare(&mut bench, "COMMIT;", given(Some(1))).unwrap();
+    let call = bench.call(Call::Execute(commit));
+    let (request, sent) = bench.command(conn);
+    assert_eq!(
+        (sent.expected_transaction_position, sent.expected_preview),
+        (Some(1), None)
+    );
+    let status = transaction_in("t", TransactionState::TransactionCommitted, 1);
+    bench.reply(conn, request, bound(completed(REFERENCE), status));
+    bench.outcome(call);
+    // Outside of one it goes as it did.
+    let other = Given {
+        reference: Some(OTHER.into()),
+        ..Given::default()
+    };
+    let execution = prepare(&mut bench, "STOP;", other).unwrap();
+    bench.call(Call::Execute(execution));
+    let (_, sent) = bench.command(conn);
+    assert_eq!(sent.expected_transaction_position, None);
+}
+
+// rule: E-2, N-2
+#[test]
+fn a_given_command_that_was_not_sent_may_have_happened_all_the_same() {
+    let (mut bench, conn) = Bench::connected();
+    bench.lose(conn);
+    let given = Given {
+        reference: Some(REFERENCE.into()),
+        ..Given::default()
+    };
+    let execution = prepare(&mut bench, "STOP;", given).unwrap();
+    let call = bench.call(Call::Execute(execution));
+    bench.stop(call, Stop::Deadline);
+    let error = bench.fails(call, ErrorKind::Deadline);
+    assert!(error.message.contains("may have happened"), "{error:?}");
+    assert!(!error.unsent);
+}
+
+// rule: E-2
+#[test]
+fn it_is_told_what_a_command_was_first_sent_with() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    bench.append(conn, "t", 1);
+    let (execution, _) = bench.prepare("COMMIT;");
+    let told = bench.engine.sent(execution).unwrap();
+    assert_eq!(told.get(), None);
+    bench.call(Call::Execute(execution));
+    let (_, commit) = bench.command(conn);
+    let sent = told.get().unwrap();
+    assert_eq!(sent.position, commit.expected_transaction_position);
+    assert_eq!(sent.preview, commit.expected_preview);
+    assert!(sent.preview.is_some());
+    // One that is given its reference was sent with what it is given.
+    let given = Given {
+        reference: Some(REFERENCE.into()),
+        position: Some(4),
+        ..Given::default()
+    };
+    let execution = prepare(&mut bench, "STOP;", given).unwrap();
+    let told = bench.engine.sent(execution).unwrap();
+    assert_eq!(told.get().map(|sent| sent.position), Some(Some(4)));
+}
+
+// rule: X-4, E-7
+#[test]
+fn a_commit_behind_other_statements_expects_no_preview_that_is_older() {
+    for (query, expects) in [
+        ("COMMIT;", true),
+        ("COMMIT ; // done", true),
+        ("STOP; COMMIT;", false),
+    ] {
+        let (mut bench, conn) = Bench::connected();
+        bench.begin(conn, "t");
+        bench.append(conn, "t", 1);
+        bench.execute(query);
+        let (_, commit) = bench.command(conn);
+        assert_eq!(commit.expected_transaction_position, Some(1));
+        assert_eq!(commit.expected_preview.is_some(), expects, "{query}");
+    }
+}
+
+// rule: T-6
+#[test]
+fn a_command_whose_frame_was_found_malformed_says_so_and_waits_for_the_host() {
+    for (code, condemned) in [(11, true), (13, true), (14, false)] {
+        let (mut bench, conn) = Bench::connected();
+        let (call, execution, reference) = bench.execute("STOP;");
+        bench.command(conn);
+        let message = "no good".into();
+        bench.close(conn, Cause::Status { code, message });
+        if condemned {
+            let error = bench.fails(call, ErrorKind::Uncertain);
+            assert!(error.condemned);
+            bench.call(Call::Execute(execution));
+        }
+        let conn = bench.reconnected();
+        let (_, command) = bench.command(conn);
+        assert_eq!(command.execution_reference, reference);
+    }
 }
