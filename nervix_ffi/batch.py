@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import NULL, Out, check
-from nervix_ffi.column import FORMATS, Column, Values
+from nervix_ffi.column import FORMATS, Column, Values, dicts
 from nervix_ffi.enums import CellState, Type
 from nervix_ffi.errors import InvalidArgumentError, TypeMismatchError, UnsupportedError
 from nervix_ffi.schema import Field, Schema, own_schema
@@ -209,10 +209,11 @@ class Batch:
             return _read_column(batch, index, self._schema.fields[index], self._count)
 
     def rows(self) -> list[dict[str, Value]]:
-        """The rows as dicts: a missing value is None, a DATETIME an int of nanoseconds."""
-        names = self._schema.names
-        columns = [self.column(index).to_list() for index in range(len(names))]
-        return [dict(zip(names, row)) for row in zip(*columns)]
+        """The rows as dicts: a missing value is None, a DATETIME an int of nanoseconds.
+
+        Raises TypeMismatchError where two fields have one name: a dict would lose a value.
+        """
+        return dicts([self.column(index) for index in range(len(self._schema.fields))], self._count)
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """The batch as a pyarrow.RecordBatch, whose buffers are those of the stream where that is what they were read from.

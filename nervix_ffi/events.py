@@ -15,7 +15,7 @@ from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
 from nervix_ffi._told import cut
-from nervix_ffi.column import Column, read_column, read_lists
+from nervix_ffi.column import Column, dicts, read_column, read_lists
 from nervix_ffi.enums import EndReason, EventKind, Part, SkipCause, Type, read
 from nervix_ffi.errors import InvalidArgumentError
 from nervix_ffi.schema import Field, Schema, read_branch, read_schema
@@ -214,7 +214,8 @@ class Rows(Event):
     def key(self) -> dict[str, Value] | None:
         """The branch key by field name; None for the rows of an unbranched relay.
 
-        Raises UnsupportedError for a key with lists when the library has no ``arrow`` extension.
+        Raises UnsupportedError for a key with lists when the library has no ``arrow`` extension, and TypeMismatchError where two of
+        its fields have one name.
         """
         if not self._schema.key_fields:
             return None
@@ -223,7 +224,8 @@ class Rows(Event):
     def rows(self) -> list[dict[str, Value]]:
         """The rows as dicts: a missing value is None, a withheld one REDACTED, a DATETIME an int of nanoseconds.
 
-        Raises UnsupportedError for list columns when the library has no ``arrow`` extension.
+        Raises UnsupportedError for list columns when the library has no ``arrow`` extension, and TypeMismatchError where two fields
+        have one name: a dict would lose a value.
         """
         return self._dicts(Part.ROWS)
 
@@ -304,15 +306,14 @@ class Rows(Event):
             return [read_column(event, part, index, field, cells, values.get(index)) for index, field in enumerate(fields)]
 
     def _dicts(self, part: Part) -> list[dict[str, Value]]:
-        names = [field.name for field in self._schema.part(part)]
-        columns = [column.to_list() for column in self._columns(part)]
-        return [dict(zip(names, row)) for row in zip(*columns)]
+        return dicts(self._columns(part), self._cells(part))
 
     def _key_json(self) -> str | None:
         if not self._schema.key_fields:
             return None
-        key = {column.field.name: _json(column) for column in self._columns(Part.BRANCH_KEY)}
-        return json.dumps(key, ensure_ascii=False)
+        # Not by a dict, which would lose a value where two fields have one name.
+        pairs = [(column.field.name, _json(column)) for column in self._columns(Part.BRANCH_KEY)]
+        return f"{{{', '.join(': '.join(json.dumps(part, ensure_ascii=False) for part in pair) for pair in pairs)}}}"
 
 
 def _json(column: Column) -> object:
