@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import NULL, Out, check
+from nervix_ffi._told import named
 from nervix_ffi.column import FORMATS, Column, Values, dicts
 from nervix_ffi.enums import CellState, Type
 from nervix_ffi.errors import InvalidArgumentError, TypeMismatchError, UnsupportedError
@@ -169,7 +170,7 @@ class Batch:
         return self._count
 
     def __repr__(self) -> str:
-        return f"<Batch of {self._count} rows: {', '.join(self._schema.names)}>"
+        return f"<Batch of {self._count} rows: {named(', '.join(self._schema.names))}>"
 
     def __enter__(self) -> Batch:
         return self

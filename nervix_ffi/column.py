@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import NULL, check
+from nervix_ffi._told import named
 from nervix_ffi.enums import CellState, Part, Type
 from nervix_ffi.errors import TypeMismatchError, UnsupportedError
 from nervix_ffi.schema import Field
@@ -71,7 +72,7 @@ class Column:
         return len(self.states)
 
     def __repr__(self) -> str:
-        return f"<Column {self.field}, {len(self)} cells>"
+        return f"<Column {named(str(self.field))}, {len(self)} cells>"
 
     @property
     def type(self) -> Type | int:

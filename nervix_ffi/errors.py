@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nervix_ffi._told import told
 from nervix_ffi.enums import ErrorKind, OpenRefusal, ReopenReason, Settlement
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Error(Exception):
     _unsent: bool = False
     #: It was not, as the session holds this transaction.
     _held: str | None = None
+
+    def __str__(self) -> str:
+        # It may name what a server named.
+        return told(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
         # These belong to a session or to memory of this process: they stay behind when the error is pickled.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
-from nervix_ffi._told import cut
+from nervix_ffi._told import NAMED, TOLD, cut
 from nervix_ffi.column import Column, dicts, read_column, read_lists
 from nervix_ffi.enums import EndReason, EventKind, Part, SkipCause, Type, read
 from nervix_ffi.errors import InvalidArgumentError
@@ -49,10 +49,9 @@ class Event:
         self.generation = generation
 
     def __repr__(self) -> str:
-        details = "".join(
-            f", {name}={value!r}" for name, value in vars(self).items() if not name.startswith("_") and name not in _COMMON
-        )
-        return f"{type(self).__name__}({self.subscription!r}, generation={self.generation}{details})"
+        said = ((name, value) for name, value in vars(self).items() if not name.startswith("_") and name not in _COMMON)
+        details = "".join(f", {name}={cut(repr(value), TOLD)}" for name, value in said)
+        return f"{type(self).__name__}({cut(repr(self.subscription), NAMED)}, generation={self.generation}{details})"
 
     def _weight(self) -> int:
         """The bytes that it keeps in memory, beside what every event does."""
@@ -186,7 +185,7 @@ class Rows(Event):
         return self._count
 
     def __repr__(self) -> str:
-        return f"Rows({self.subscription!r}, generation={self.generation}, rows={self._count})"
+        return f"Rows({cut(repr(self.subscription), NAMED)}, generation={self.generation}, rows={self._count})"
 
     def __enter__(self) -> Rows:
         return self

@@ -77,6 +77,33 @@ def test_rows_of_two_fields_of_one_name_lose_no_value(node: LoopbackNode) -> Non
 
 
 @pytest.mark.rule("R-1")
+def test_what_a_server_calls_things_is_shown_short_and_harmless(node: LoopbackNode) -> None:
+    evil = "named\x1b[31m\x07\r\n\u202e" + "x" * 100_000
+    with connect(node) as session:
+        subscription = opened(node, session, evil, evil, "second")
+        inject(node, rows_frame(evil, 77, [u32s(1, 2)]))
+        event = next_event(subscription)
+        assert isinstance(event, Rows)
+        batch = object.__new__(nervix_ffi.Batch)
+        batch.__dict__.update(_schema=event.schema, _count=1)
+        shown = [repr(one) for one in (subscription, event, event.column(0), batch, nervix_ffi.Fields(event.schema.fields))]
+        inject(node, server_frame(("SubscriptionEnded", {"subscription": handle(evil, 77), "reason": 0, "message": evil})))
+        shown.append(repr(next_event(subscription)))
+        reads: list[Any] = [lambda: event.column("third"), lambda: event.column(0).data, subscription.next]
+        for read in reads:
+            with pytest.raises(nervix_ffi.Error) as caught:
+                read()
+            shown += str(caught.value).split("\n")[:1]
+            assert all(line.isprintable() for line in str(caught.value).split("\n"))
+            assert len(str(caught.value)) < 6000
+        for text in shown:
+            assert "named" in text
+            assert text.isprintable()
+            assert len(text) < 6000
+        assert subscription.name == evil, "a program still reads all of it"
+
+
+@pytest.mark.rule("R-1")
 def test_rows_without_fields_are_still_rows(node: LoopbackNode) -> None:
     with connect(node) as session:
         subscription = opened(node, session, "s")
