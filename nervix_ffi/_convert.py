@@ -104,7 +104,9 @@ def _check_fields(schema: pyarrow.Schema, fields: Sequence[Field], cast: bool) -
 
 
 def _whole(table: pyarrow.Table) -> pyarrow.RecordBatch:
-    table = table.combine_chunks()
+    # Without the batches that have no rows: pyarrow cannot join one whose buffers are empty and which begins behind their start.
+    filled = [batch for batch in table.to_batches() if len(batch)]
+    table = pyarrow.Table.from_batches(filled, schema=table.schema).combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
         raise InvalidArgumentError("the table is too large to be one batch; submit it in slices")

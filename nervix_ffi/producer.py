@@ -241,12 +241,10 @@ def _name(failure: BaseException, submission: Submission | None, batch: Batch | 
 
 def _tell_of_source(failure: BaseException, batch: Batch | None) -> None:
     """Says what is left of a source that can be read only once, when nothing was submitted."""
-    if batch is None:
-        if not isinstance(failure, Exception):
-            _note(failure, "Nothing was submitted. The source can be read only once, and some of it may have been: make it anew.")
-    elif not isinstance(failure, Error):
-        _note(failure, "Nothing was submitted. The source can be read only once: submit this exception's batch instead.")
-    elif not isinstance(failure, InvalidArgumentError):  # That batch would be refused again.
+    if not isinstance(failure, Error):
+        left = "and some of it may have been: make it anew" if batch is None else "so submit this exception's batch instead"
+        _note(failure, f"Nothing was submitted. The source can be read only once, {left}.")
+    elif batch is not None and not isinstance(failure, InvalidArgumentError):  # That batch would be refused again.
         failure.args = (f"{failure} (the source can be read only once: submit this exception's batch instead)",)
 
 

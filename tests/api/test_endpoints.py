@@ -243,12 +243,13 @@ for call in (producer.submit, producer.send):
         del stopped
         assert live().get("batch", 0) == before
         del data
-stopped = raises(KeyboardInterrupt, lambda: producer.submit(Rows(KeyboardInterrupt())))
-assert (stopped.submission, stopped.batch) == (None, None)
-assert sys.version_info < (3, 11) or "make it anew" in stopped.__notes__[0]
+for end in (KeyboardInterrupt(), KeyError("the iterator's own")):
+    stopped = raises(type(end), lambda: producer.submit(Rows(end)))
+    assert (stopped.submission, stopped.batch) == (None, None)
+    assert sys.version_info < (3, 11) or "make it anew" in stopped.__notes__[0]
 failure = raises(ClosedError, lambda: (producer.release(), producer.submit(rows())))
 assert failure.batch.row_count == 2
-del stopped, failure, filled, producer, call
+del stopped, failure, filled, producer, call, end
 session.close()
 nothing_is_left()
 """
