@@ -94,8 +94,8 @@ def connect(
     ``timeout`` bounds this call, in seconds.
 
     Raises InvalidArgumentError for a malformed origin, half a pair of credentials or a ``ca_file`` that cannot be used (nothing
-    is sent then), ConnectError when no server answers, none has a certificate to be trusted, or the credentials are refused,
-    DeadlineError, CancelledError, and UnsupportedError when the library lacks the options asked for.
+    is sent then), ConnectError when no server answers, none has a certificate to be trusted, the credentials are refused, or no
+    file descriptor is left, DeadlineError, CancelledError, and UnsupportedError when the library lacks the options asked for.
     """
     limit = Limit(timeout, cancel)
     origin = encode(server, "the server")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array as numbers
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nervix_ffi._arrow import UTC_ZONES
 from nervix_ffi._pyarrow import arrow_schema, arrow_type, compute, pyarrow
 from nervix_ffi._rows import blank
-from nervix_ffi.batch import ArrowArrayExporter, ArrowStreamExporter
+from nervix_ffi.batch import ArrowArrayExporter, ArrowStreamExporter, read_once
 from nervix_ffi.column import FORMATS
 from nervix_ffi.enums import CellState, Type
 from nervix_ffi.errors import InvalidArgumentError
@@ -50,7 +51,10 @@ class _Different(_Refused):
 
 def conform(data: ArrowArrayExporter | ArrowStreamExporter, fields: Sequence[Field], cast: bool) -> pyarrow.RecordBatch:
     """One batch of exactly ``fields``. Raises InvalidArgumentError that names the first difference."""
-    batch = _one_batch(data)
+    return _conformed(_one_batch(data, fields, cast), fields, cast)
+
+
+def _conformed(batch: pyarrow.RecordBatch, fields: Sequence[Field], cast: bool) -> pyarrow.RecordBatch:
     _check_names(batch.schema.names, fields)
     arrays = []
     for field, array in zip(fields, batch.columns):
@@ -69,15 +73,40 @@ def conform(data: ArrowArrayExporter | ArrowStreamExporter, fields: Sequence[Fie
     return pyarrow.RecordBatch.from_arrays(arrays, schema=arrow_schema(fields))
 
 
-def _one_batch(data: ArrowArrayExporter | ArrowStreamExporter) -> pyarrow.RecordBatch:
+def _one_batch(data: ArrowArrayExporter | ArrowStreamExporter, fields: Sequence[Field], cast: bool) -> pyarrow.RecordBatch:
     try:
         if isinstance(data, pyarrow.RecordBatch):
             return data
         if not isinstance(data, ArrowStreamExporter):
             return pyarrow.record_batch(data)
-        table = pyarrow.table(data).combine_chunks()
+        return _whole(_read(data, fields, cast) if read_once(data) else pyarrow.table(data))
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError, TypeError) as failure:
         raise InvalidArgumentError(f"the Arrow data is no batch of columns: {failure}") from failure
+
+
+def _read(stream: ArrowStreamExporter, fields: Sequence[Field], cast: bool) -> pyarrow.Table:
+    """What a stream gives that can be read only once. It is left alone where its fields do not fit: it may come again, to be cast."""
+    if hasattr(stream, "__arrow_c_schema__"):  # Of other libraries some streams are gone as soon as they are asked for.
+        _check_fields(pyarrow.schema(stream), fields, cast)
+    reader = pyarrow.RecordBatchReader.from_stream(stream)
+    _check_fields(reader.schema, fields, cast)
+    batches = list(reader)
+    if not batches:
+        raise InvalidArgumentError(
+            "the stream gave no batch: it was read before, or there is none; pass an empty table or [] if an empty batch is meant"
+        )
+    return pyarrow.Table.from_batches(batches, schema=reader.schema)
+
+
+def _check_fields(schema: pyarrow.Schema, fields: Sequence[Field], cast: bool) -> None:
+    with suppress(pyarrow.ArrowNotImplementedError):  # Of some types there is nothing empty; they are refused once they are read.
+        _conformed(_whole(pyarrow.Table.from_batches([], schema=schema)), fields, cast)
+
+
+def _whole(table: pyarrow.Table) -> pyarrow.RecordBatch:
+    # Without the batches that have no rows: pyarrow cannot join one whose buffers are empty and which begins behind their start.
+    filled = [batch for batch in table.to_batches() if len(batch)]
+    table = pyarrow.Table.from_batches(filled, schema=table.schema).combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
         raise InvalidArgumentError("the table is too large to be one batch; submit it in slices")

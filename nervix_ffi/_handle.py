@@ -22,7 +22,7 @@ from nervix_ffi._native import NULL, Out, read_error
 from nervix_ffi._unbroken import Release, after_fork, dropping, ending, own, run
 from nervix_ffi.cancel import Limit
 from nervix_ffi.enums import ErrorKind
-from nervix_ffi.errors import ClosedError, Error
+from nervix_ffi.errors import ClosedError, ConnectError, Error, TransportError
 
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
@@ -236,7 +236,8 @@ def blocking(
 
     It ends with the limit, with ``handle.close`` on another thread (ClosedError), or with a signal whose handler raises. After a
     signal whose handler does not raise it is made again for the time that is left; the return value says whether it was. Raises
-    the exception of any error. What the call hands out is in ``out.landed`` in any case, also when a signal handler raised.
+    the exception of any error, and ConnectError or TransportError where no descriptor is left to learn of signals by. What the call
+    hands out is in ``out.landed`` in any case, also when a signal handler raised.
     """
     resumed = False
     while True:
@@ -245,7 +246,10 @@ def blocking(
         token = Token(limit)
         errors: list[CData] = []
         tokens = None if handle is None else handle._tokens
-        watch = attention()
+        try:
+            watch = attention()
+        except OSError as failure:
+            raise _unwatched(handle, failure) from failure
         with ending(
             map(_busy.pop, (token,), (None,)),
             () if tokens is None else map(tokens.pop, (token,), (None,)),
@@ -289,6 +293,17 @@ def blocking(
                 continue
         _end_daemon()
         raise failures.pop()
+
+
+def _unwatched(handle: Handle | None, failure: OSError) -> Error:
+    """The error of a call that was not made, since Ctrl-C would not end it."""
+    kind = ConnectError if handle is None else TransportError
+    error = kind(
+        f"nothing was sent, since signals could not be watched for: {failure.strerror}; close some files or connections, or allow "
+        "more (ulimit -n), and make the call again"
+    )
+    error._unsent = True
+    return error
 
 
 def _closed_meanwhile(handle: Handle, failure: Error) -> ClosedError:

@@ -5,10 +5,13 @@ Owns what a person gets to see of a text that a server wrote. Must not know what
 
 from __future__ import annotations
 
-__all__ = ["CUT", "cut", "harmless", "inline", "told"]
+__all__ = ["CUT", "NAMED", "TOLD", "cut", "harmless", "inline", "named", "told"]
 
 #: How many characters are shown of one text.
 TOLD = 4000
+
+#: How many characters are shown of a name, or of a list of names.
+NAMED = 200
 
 #: Stands for what is left out.
 CUT = "\N{HORIZONTAL ELLIPSIS}"
@@ -22,6 +25,11 @@ def cut(text: str, length: int) -> str:
 def harmless(line: str) -> str:
     """A line without anything that a terminal would obey."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+
+
+def named(name: str) -> str:
+    """A name, or names, as a terminal may show them within a line."""
+    return harmless(cut(name, NAMED))
 
 
 def told(message: str) -> str:

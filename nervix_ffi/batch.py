@@ -5,13 +5,14 @@ Owns the objects. Must not know where a batch comes from or goes to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import NULL, Out, check
-from nervix_ffi.column import FORMATS, Column, Values
+from nervix_ffi._told import named
+from nervix_ffi.column import FORMATS, Column, Values, dicts
 from nervix_ffi.enums import CellState, Type
 from nervix_ffi.errors import InvalidArgumentError, TypeMismatchError, UnsupportedError
 from nervix_ffi.schema import Field, Schema, own_schema
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
 
     from nervix_ffi._ffi import CData
 
-__all__ = ["ArrowArrayExporter", "ArrowStreamExporter", "Batch", "BatchBuilder", "BatchData", "NestedColumn", "batch_of"]
+__all__ = [
+    "ArrowArrayExporter",
+    "ArrowStreamExporter",
+    "Batch",
+    "BatchBuilder",
+    "BatchData",
+    "NestedColumn",
+    "batch_of",
+    "read_once",
+]
 
 
 @runtime_checkable
@@ -113,11 +123,16 @@ class Batch:
         """A batch of rows as mappings by field name; a missing name is a null.
 
         A DATETIME is an int of nanoseconds or a datetime with a zone, an F32 a float that is rounded to the nearest one. Raises
-        InvalidArgumentError, naming the column and the first row, for a value that the field does not hold.
+        InvalidArgumentError, naming the column and the first row, for a value that the field does not hold, and for an iterator
+        without a row, which may have been read before: an empty batch is made of a list.
         """
         from nervix_ffi import _rows
 
         taken = list(rows)
+        if not taken and read_once(rows):
+            raise InvalidArgumentError(
+                "the iterator gave no row: it was read before, or there is none; pass a list, [] if an empty batch is meant"
+            )
         with BatchBuilder(schema, len(taken)) as builder:
             _rows.fill(builder, schema.fields, taken)
             return builder.finish()
@@ -130,7 +145,8 @@ class Batch:
         element; the zone UTC by any of its names; a nullable column without a null; metadata. ``cast=True`` also converts what
         changes a value or its meaning (integer and float widths, units and zones of timestamps, a missing zone taken as UTC,
         dictionaries, lists to arrays), and refuses where that would lose anything. Raises InvalidArgumentError that names the first
-        difference, and ImportError without pyarrow.
+        difference, and ImportError without pyarrow. A stream that can be read only once is not read where its fields do not fit,
+        and refused where it gives no batch, as it may have been read before: an empty batch is made of an empty table.
         """
         from nervix_ffi import _convert
 
@@ -154,7 +170,7 @@ class Batch:
         return self._count
 
     def __repr__(self) -> str:
-        return f"<Batch of {self._count} rows: {', '.join(self._schema.names)}>"
+        return f"<Batch of {self._count} rows: {named(', '.join(self._schema.names))}>"
 
     def __enter__(self) -> Batch:
         return self
@@ -194,10 +210,11 @@ class Batch:
             return _read_column(batch, index, self._schema.fields[index], self._count)
 
     def rows(self) -> list[dict[str, Value]]:
-        """The rows as dicts: a missing value is None, a DATETIME an int of nanoseconds."""
-        names = self._schema.names
-        columns = [self.column(index).to_list() for index in range(len(names))]
-        return [dict(zip(names, row)) for row in zip(*columns)]
+        """The rows as dicts: a missing value is None, a DATETIME an int of nanoseconds.
+
+        Raises TypeMismatchError where two fields have one name: a dict would lose a value.
+        """
+        return dicts([self.column(index) for index in range(len(self._schema.fields))], self._count)
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """The batch as a pyarrow.RecordBatch, whose buffers are those of the stream where that is what they were read from.
@@ -232,6 +249,13 @@ def batch_of(schema: Schema, data: BatchData, cast: bool) -> Batch:
     if isinstance(data, (str, Mapping)) or not isinstance(data, Iterable):
         raise TypeError(f"a batch is Arrow data or a list of rows, each a mapping by field name; not {type(data).__name__}")
     return Batch.from_rows(schema, data)
+
+
+def read_once(data: object) -> bool:
+    """Whether it cannot be read again: an iterator, or an Arrow stream, which unlike a table has no length."""
+    if isinstance(data, ArrowStreamExporter):
+        return not isinstance(data, (ArrowArrayExporter, Sized))
+    return isinstance(data, Iterator)
 
 
 def native_schema(schema: Schema) -> Handle:

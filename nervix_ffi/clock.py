@@ -13,6 +13,7 @@ from nervix_ffi._clockpump import ClockQueue
 from nervix_ffi._handle import Handle
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import NULL, Out, check, encode, read_text
+from nervix_ffi._told import named
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.clock_events import ClockChanged, ClockEnded, ClockEvent, Pacing, PacingPlaces, TickPlaces
 from nervix_ffi.enums import ClockState, read
@@ -73,7 +74,7 @@ class DomainClock:
 
     def __repr__(self) -> str:
         state = self.state.name if isinstance(self.state, ClockState) else self.state
-        return f"<DomainClock {self.domain} generation={self.generation} {state}>"
+        return f"<DomainClock {named(self.domain)} generation={self.generation} {state}>"
 
     def __enter__(self) -> DomainClock:
         return self
@@ -183,7 +184,7 @@ class Clock:
         session._clocks.attach(self._queue)
 
     def __repr__(self) -> str:
-        return f"<Clock of {self.domain}{' (over)' if self._queue.over else ''}>"
+        return f"<Clock of {named(self.domain)}{' (over)' if self._queue.over else ''}>"
 
     def __enter__(self) -> Clock:
         return self

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import NULL, check
+from nervix_ffi._told import named
 from nervix_ffi.enums import CellState, Part, Type
 from nervix_ffi.errors import TypeMismatchError, UnsupportedError
 from nervix_ffi.schema import Field
@@ -14,7 +16,7 @@ from nervix_ffi.values import REDACTED, Value
 if TYPE_CHECKING:
     from nervix_ffi._ffi import CData
 
-__all__ = ["FORMATS", "Column", "Values", "read_column"]
+__all__ = ["FORMATS", "Column", "Values", "dicts", "read_column"]
 
 #: The values of a column of fixed width, one item a cell.
 Values: TypeAlias = "memoryview[int] | memoryview[float] | memoryview[bool]"
@@ -70,7 +72,7 @@ class Column:
         return len(self.states)
 
     def __repr__(self) -> str:
-        return f"<Column {self.field}, {len(self)} cells>"
+        return f"<Column {named(str(self.field))}, {len(self)} cells>"
 
     @property
     def type(self) -> Type | int:
@@ -144,6 +146,19 @@ class Column:
         if len(text) == len(data):  # All ASCII: offsets in bytes are offsets in characters.
             return [text[start:end] for start, end in zip(ends, ends[1:])]
         return [data[start:end].decode("utf-8") for start, end in zip(ends, ends[1:])]
+
+
+def dicts(columns: Sequence[Column], count: int) -> list[dict[str, Value]]:
+    """The ``count`` rows of some columns as dicts. Raises TypeMismatchError where two columns have one name."""
+    names = [column.field.name for column in columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TypeMismatchError(
+            f"two columns are called {twice}, and a row as a dict has one value of a name; read column() by position, or Arrow"
+        )
+    if not names:
+        return [{} for _ in range(count)]
+    return [dict(zip(names, row)) for row in zip(*(column.to_list() for column in columns))]
 
 
 def _states(event: CData, part: Part, index: int, cells: int) -> memoryview:

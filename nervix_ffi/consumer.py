@@ -41,8 +41,11 @@ CONSUMER = Kind(
     free=lib.nx_consumer_free,
 )
 
-#: How long a delivery whose block raised waits for its retry to be confirmed, in seconds; without it, it comes again later.
-RETRY_PATIENCE = 5.0
+#: How long a delivery whose block raised waits for its retry to be confirmed, in seconds. A retry that was sent goes on without.
+RETRY_PATIENCE = 2.0
+
+#: The same for a block that Ctrl-C, the end of the program or of a generator left: time enough to send the retry.
+RETRY_HASTE = 0.1
 
 
 class _Life:
@@ -78,8 +81,9 @@ class Delivery:
     domain time when the batch was prepared, in nanoseconds.
 
     The end of a ``with`` block lets go of it without settling it. With ``settle="auto"`` at the open of the consumer, a block
-    acknowledges the delivery when it ends and retries it when it raises, unless it was settled inside. One that is garbage
-    collected unsettled gives a ResourceWarning.
+    acknowledges the delivery when it ends and retries it when it raises, unless it was settled inside: it waits up to 2 s for the
+    answer, and for what is no Exception, like KeyboardInterrupt, only until the retry was sent. One that is garbage collected
+    unsettled gives a ResourceWarning.
     """
 
     def __init__(self, consumer: Consumer, pointer: CData) -> None:
@@ -110,14 +114,14 @@ class Delivery:
     def __enter__(self) -> Delivery:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if self.consumer.settle == "auto" and not self._life.settled and not self._handle.closed:
                 if kind is None:
                     self.ack()
                 else:
                     with suppress(Error):  # It comes again without it, only later.
-                        self.retry(timeout=RETRY_PATIENCE, check=False)
+                        self.retry(timeout=RETRY_PATIENCE if issubclass(kind, Exception) else RETRY_HASTE, check=False)
         finally:
             self.release()
 
@@ -259,7 +263,8 @@ class Consumer(Endpoint):
     def next(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Delivery:
         """The next delivery. ``timeout`` is in seconds; 0 takes what the emitter has ready.
 
-        Raises DeadlineError when the time is over, CancelledError, InterruptedReadError, ReopenRequiredError, or ClosedError.
+        Raises DeadlineError when the time is over, CancelledError, InterruptedReadError, ReopenRequiredError, or ClosedError. Of
+        several threads that wait here, one alone gets the InterruptedReadError, and the others wait on.
         """
         limit = Limit(timeout, cancel, MOMENT)
         while True:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nervix_ffi._told import told
 from nervix_ffi.enums import ErrorKind, OpenRefusal, ReopenReason, Settlement
 
 if TYPE_CHECKING:
+    from nervix_ffi.batch import Batch
     from nervix_ffi.execution import Execution
     from nervix_ffi.outcome import Diagnostic, Outcome, TransactionStatus
     from nervix_ffi.producer import Submission, SubmissionOutcome
@@ -57,8 +59,9 @@ class Error(Exception):
     ``kind`` is what kind it is, or None when it has none. ``reference`` is the execution reference of the command that failed,
     when the error ended one; the command may have happened, and running the same ``execution`` again tells (B-1). ``submission``
     is the batch that a call of a producer handed over, or that a ``result`` was of; it is None when nothing was submitted, and
-    otherwise the batch must not be submitted again: ``submission.result`` tells what becomes of it (B-14). ``refusal`` says why an
-    open was refused, and ``reason`` why a handle has to be opened again.
+    otherwise the batch must not be submitted again: ``submission.result`` tells what becomes of it (B-14). ``batch`` is what was made
+    of the data of a call that submitted nothing, None where it came to none: submit that one, for an iterator or a stream was read
+    for it. ``refusal`` says why an open was refused, and ``reason`` why a handle has to be opened again.
     """
 
     kind: ErrorKind | int | None = None
@@ -67,6 +70,7 @@ class Error(Exception):
     reason: ReopenReason | int | None = None
     execution: Execution | None = None
     submission: Submission | None = None
+    batch: Batch | None = None
 
     #: Nothing of the command was ever sent, as far as is known.
     _unsent: bool = False
@@ -75,9 +79,13 @@ class Error(Exception):
     #: The server found the command malformed or oversized: nothing but the host sends it again.
     _condemned: bool = False
 
+    def __str__(self) -> str:
+        # It may name what a server named.
+        return told(super().__str__())
+
     def __reduce__(self) -> tuple[object, ...]:
-        # An execution and a submission belong to a session of this process: they stay behind when the error is pickled.
-        state = {name: value for name, value in self.__dict__.items() if name not in ("execution", "submission")}
+        # These belong to a session or to memory of this process: they stay behind when the error is pickled.
+        state = {name: value for name, value in self.__dict__.items() if name not in ("execution", "submission", "batch")}
         return (type(self), self.args, state)
 
 
@@ -131,7 +139,7 @@ class DeadlineError(Error, TimeoutError):
     """The time was over before the call came back.
 
     A command may have happened: run the same ``execution`` again (B-1). A batch was submitted when there is a ``submission``, and
-    not otherwise (B-14).
+    not otherwise (B-14): submit the ``batch`` then.
     """
 
     kind = ErrorKind.DEADLINE
@@ -141,7 +149,7 @@ class CancelledError(Error):
     """The call was cancelled.
 
     A command may have happened: run the same ``execution`` again (B-1). A batch was submitted when there is a ``submission``, and
-    not otherwise (B-14).
+    not otherwise (B-14): submit the ``batch`` then.
     """
 
     kind = ErrorKind.CANCELLED

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from nervix_ffi._handle import Handle, borrowed
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import Out, check, read_bytes, read_text
-from nervix_ffi._told import cut
-from nervix_ffi.column import Column, read_column, read_lists
+from nervix_ffi._told import NAMED, TOLD, cut
+from nervix_ffi.column import Column, dicts, read_column, read_lists
 from nervix_ffi.enums import EndReason, EventKind, Part, SkipCause, Type, read
 from nervix_ffi.errors import InvalidArgumentError
 from nervix_ffi.schema import Field, Schema, read_branch, read_schema
@@ -49,10 +49,9 @@ class Event:
         self.generation = generation
 
     def __repr__(self) -> str:
-        details = "".join(
-            f", {name}={value!r}" for name, value in vars(self).items() if not name.startswith("_") and name not in _COMMON
-        )
-        return f"{type(self).__name__}({self.subscription!r}, generation={self.generation}{details})"
+        said = ((name, value) for name, value in vars(self).items() if not name.startswith("_") and name not in _COMMON)
+        details = "".join(f", {name}={cut(repr(value), TOLD)}" for name, value in said)
+        return f"{type(self).__name__}({cut(repr(self.subscription), NAMED)}, generation={self.generation}{details})"
 
     def _weight(self) -> int:
         """The bytes that it keeps in memory, beside what every event does."""
@@ -186,7 +185,7 @@ class Rows(Event):
         return self._count
 
     def __repr__(self) -> str:
-        return f"Rows({self.subscription!r}, generation={self.generation}, rows={self._count})"
+        return f"Rows({cut(repr(self.subscription), NAMED)}, generation={self.generation}, rows={self._count})"
 
     def __enter__(self) -> Rows:
         return self
@@ -214,7 +213,8 @@ class Rows(Event):
     def key(self) -> dict[str, Value] | None:
         """The branch key by field name; None for the rows of an unbranched relay.
 
-        Raises UnsupportedError for a key with lists when the library has no ``arrow`` extension.
+        Raises UnsupportedError for a key with lists when the library has no ``arrow`` extension, and TypeMismatchError where two of
+        its fields have one name.
         """
         if not self._schema.key_fields:
             return None
@@ -223,7 +223,8 @@ class Rows(Event):
     def rows(self) -> list[dict[str, Value]]:
         """The rows as dicts: a missing value is None, a withheld one REDACTED, a DATETIME an int of nanoseconds.
 
-        Raises UnsupportedError for list columns when the library has no ``arrow`` extension.
+        Raises UnsupportedError for list columns when the library has no ``arrow`` extension, and TypeMismatchError where two fields
+        have one name: a dict would lose a value.
         """
         return self._dicts(Part.ROWS)
 
@@ -304,15 +305,14 @@ class Rows(Event):
             return [read_column(event, part, index, field, cells, values.get(index)) for index, field in enumerate(fields)]
 
     def _dicts(self, part: Part) -> list[dict[str, Value]]:
-        names = [field.name for field in self._schema.part(part)]
-        columns = [column.to_list() for column in self._columns(part)]
-        return [dict(zip(names, row)) for row in zip(*columns)]
+        return dicts(self._columns(part), self._cells(part))
 
     def _key_json(self) -> str | None:
         if not self._schema.key_fields:
             return None
-        key = {column.field.name: _json(column) for column in self._columns(Part.BRANCH_KEY)}
-        return json.dumps(key, ensure_ascii=False)
+        # Not by a dict, which would lose a value where two fields have one name.
+        pairs = [(column.field.name, _json(column)) for column in self._columns(Part.BRANCH_KEY)]
+        return f"{{{', '.join(': '.join(json.dumps(part, ensure_ascii=False) for part in pair) for pair in pairs)}}}"
 
 
 def _json(column: Column) -> object:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, overload, runtime_checkab
 
 from nervix_ffi._library import lib
 from nervix_ffi._native import check, encode
+from nervix_ffi._told import inline
 from nervix_ffi.enums import Type
 from nervix_ffi.errors import InvalidArgumentError
 from nervix_ffi.schema import Field, Level, Schema
@@ -65,7 +66,7 @@ class Fields(Sequence[Field]):
         return hash(self._fields)
 
     def __repr__(self) -> str:
-        return f"Fields({', '.join(str(field) for field in self._fields)})"
+        return f"Fields({inline(', '.join(str(field) for field in self._fields))})"
 
     @classmethod
     def parse(cls, text: str) -> Fields:

@@ -13,7 +13,7 @@ from nervix_ffi._handle import TOKEN
 from nervix_ffi._library import ffi, lib
 from nervix_ffi._native import Out, check, read_text
 from nervix_ffi._told import told
-from nervix_ffi.batch import Batch, BatchData, batch_of
+from nervix_ffi.batch import Batch, BatchData, batch_of, read_once
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.enums import (
     Admission,
@@ -27,7 +27,7 @@ from nervix_ffi.enums import (
 from nervix_ffi.errors import Error, InvalidArgumentError, NotAdmitted, OutcomeUnknown, ProcessingFailed, SubmissionNotCompleted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nervix_ffi._ffi import CData
     from nervix_ffi.session import Session
@@ -223,15 +223,34 @@ def _nothing() -> CData:
     return ffi.new("uint64_t *", NOTHING)
 
 
-def _name(failure: BaseException, submission: Submission | None) -> None:
-    """Has what ended a call, Ctrl-C and the like included, carry the batch that was submitted, or None when none was (B-14)."""
+def _submitted(place: CData) -> bool:
+    return int(place[0]) != NOTHING
+
+
+def _name(failure: BaseException, submission: Submission | None, batch: Batch | None = None) -> None:
+    """Has what ended a call, Ctrl-C and the like included, carry what was submitted, or else the batch that may be (B-14)."""
     with suppress(AttributeError, TypeError):
-        vars(failure).update(submission=submission)
-    if submission is not None and not isinstance(failure, Error) and hasattr(failure, "add_note"):
-        failure.add_note(
+        vars(failure).update(submission=submission, batch=batch)
+    if submission is not None and not isinstance(failure, Error):
+        _note(
+            failure,
             f"The batch is submission {submission.identity} of {submission.producer.name} and may have been processed: ask this "
-            "exception's submission for its outcome instead of submitting the batch again."
+            "exception's submission for its outcome instead of submitting the batch again.",
         )
+
+
+def _tell_of_source(failure: BaseException, batch: Batch | None) -> None:
+    """Says what is left of a source that can be read only once, when nothing was submitted."""
+    if not isinstance(failure, Error):
+        left = "and some of it may have been: make it anew" if batch is None else "so submit this exception's batch instead"
+        _note(failure, f"Nothing was submitted. The source can be read only once, {left}.")
+    elif batch is not None and not isinstance(failure, InvalidArgumentError):  # That batch would be refused again.
+        failure.args = (f"{failure} (the source can be read only once: submit this exception's batch instead)",)
+
+
+def _note(failure: BaseException, text: str) -> None:
+    if hasattr(failure, "add_note"):  # It came with Python 3.11.
+        failure.add_note(text)
 
 
 class Producer(Endpoint):
@@ -280,16 +299,19 @@ class Producer(Endpoint):
 
         ``data`` is a Batch, Arrow data of any library (``cast`` as in ``Batch.from_arrow``), or rows as mappings. It may be changed
         or released as soon as this returns. ``timeout`` is in seconds. Raises InvalidArgumentError for data that does not fit the
-        fields or the limits of a batch, DeadlineError or CancelledError when the wait for credit or for a restoration ended first,
-        TransportError when there was no restoration within the session's ``retry_timeout``: in each case nothing was submitted, and
-        the exception's ``submission`` is None. Raises ReopenRequiredError or ClosedError. KeyboardInterrupt, or what another
-        signal's handler raises, may come when the batch is submitted already, and has that ``submission`` then.
+        fields or the limits of a batch, or for an iterator or a stream that gives nothing, DeadlineError or CancelledError when the
+        wait for credit or for a restoration ended first, TransportError when there was no restoration within the session's
+        ``retry_timeout``, ReopenRequiredError or ClosedError: in each case nothing was submitted, and the exception's ``submission``
+        is None. Its ``batch`` is then what was made of the data: submit that one, since data that can be read only once, like a
+        generator or a RecordBatchReader, was read for it. KeyboardInterrupt, or what another signal's handler raises, may come when
+        the batch is submitted already, and has that ``submission`` then, and otherwise the ``batch``. Where both are None, such
+        data may have been read in part, and has to be made anew.
         """
-        place = _nothing()
+        place, made = _nothing(), list[Batch]()
         try:
-            submission = self._submit(place, data, cast, Limit(timeout, cancel))
+            submission = self._submit(place, made, data, cast, Limit(timeout, cancel))
         except BaseException as failure:
-            self._name(failure, place)
+            self._name(failure, place, made, data)
             raise
         return submission
 
@@ -305,22 +327,28 @@ class Producer(Endpoint):
             raise
         return submission
 
-    def _submit(self, place: CData, data: BatchData, cast: bool, limit: Limit) -> Submission:
+    def _submit(self, place: CData, made: list[Batch], data: BatchData, cast: bool, limit: Limit) -> Submission:
         batch = self.batch(data, cast=cast)
+        made.append(batch)
         try:
             return self._hand_over(place, lib.nx_producer_submit, limit, batch._handle)
         finally:
-            if batch is not data:
+            if batch is not data and _submitted(place):
                 batch.release()
 
     def _hand_over(self, place: CData, function: Callable[..., CData], limit: Limit, *batch: object) -> Submission:
         self._call(function, limit, *batch, TOKEN, place)
         return self._submission(int(place[0]))
 
-    def _name(self, failure: BaseException, place: CData) -> None:
-        """Has what ended a call carry the submission that the library wrote to ``place``, if there is one."""
-        identity = int(place[0])
-        _name(failure, None if identity == NOTHING else self._submission(identity))
+    def _name(self, failure: BaseException, place: CData, made: Sequence[Batch] = (), data: object = None) -> None:
+        """Has what ended a call carry the submission that the library wrote to ``place``, or else the batch ``made`` of ``data``."""
+        if _submitted(place):
+            _name(failure, self._submission(int(place[0])))
+            return
+        batch = made[0] if made else None
+        _name(failure, None, batch)
+        if read_once(data):
+            _tell_of_source(failure, batch)
 
     def send(
         self,
@@ -334,15 +362,17 @@ class Producer(Endpoint):
         """Submits a batch and waits for its outcome: ``submit``, then ``Submission.result``.
 
         What it raises says how far it came: the ``submission`` of the exception, KeyboardInterrupt included, is the batch that was
-        submitted, whose outcome ``submission.result`` still tells; None means that nothing was, and the batch may be sent again.
+        submitted, whose outcome ``submission.result`` still tells; None means that nothing was, and the exception's ``batch`` may be
+        sent again, as in ``submit``. Where NotAdmitted or another outcome may call for sending again what can be read only once,
+        make a ``batch`` of it first.
         """
-        place = _nothing()
+        place, made = _nothing(), list[Batch]()
         try:
             limit = Limit(timeout, cancel)
-            submission = self._submit(place, data, cast, limit)
+            submission = self._submit(place, made, data, cast, limit)
             outcome = submission._result(Limit(limit.remaining(), cancel, MOMENT), check)
         except BaseException as failure:
-            self._name(failure, place)
+            self._name(failure, place, made, data)
             raise
         return outcome
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nervix_ffi._pump import Channel
 from nervix_ffi._statement import statement_of
+from nervix_ffi._told import named
 from nervix_ffi.cancel import MOMENT, Cancel, Limit
 from nervix_ffi.errors import ClosedError, CommandFailed, DeadlineError, InvalidArgumentError
 from nervix_ffi.events import Ended, Event
@@ -109,7 +110,7 @@ class Subscription:
         session._pump.opened(self._channel)
 
     def __repr__(self) -> str:
-        return f"<Subscription {self.name} generation={self.generation}>"
+        return f"<Subscription {named(self.name)} generation={self.generation}>"
 
     def __enter__(self) -> Subscription:
         return self

@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 import nervix_ffi
+from nervix_ffi.testing import LoopbackNode
+
+from . import endpoints
+from .support import PATIENCE, connect
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -32,14 +36,23 @@ def test_the_examples_print_what_their_comments_say(root: Path, run_python: RunP
         assert ("pyarrow.RecordBatch" in run.stdout) == ("to_arrow" in example)
 
 
-def recovery(root: Path) -> Callable[..., object]:
-    """The function of the README that runs a command until its outcome is known."""
+def recovery(root: Path, name: str) -> Callable[..., object]:
+    """A function of the README's example of recovery."""
     (example,) = (block for block in blocks(root, "python") if "def run(" in block)
-    (function,) = (node for node in ast.parse(example).body if isinstance(node, ast.FunctionDef) and node.name == "run")
+    (function,) = (node for node in ast.parse(example).body if isinstance(node, ast.FunctionDef) and node.name == name)
     names: dict[str, Any] = {"nervix_ffi": nervix_ffi, "time": time}
     exec(ast.unparse(function), names)
-    made: Callable[..., object] = names["run"]
+    made: Callable[..., object] = names[name]
     return made
+
+
+#: What happens between a delivery and its acknowledgement.
+FAULTS: list[Callable[[LoopbackNode, nervix_ffi.Delivery], object]] = [
+    lambda node, _: node.control("cut", how="abort"),
+    lambda node, _: node.control("end_consumer"),
+    lambda _, delivery: delivery.retry(timeout=PATIENCE),
+    lambda node, _: node.control("cut", direction="in", kind="SettleEmitterBatchRequest", when="before", how="abort"),
+]
 
 
 class Unanswered:
@@ -67,7 +80,7 @@ class Unanswered:
 def test_the_loop_of_recovery_waits_longer_each_time_and_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
-    run = recovery(root)
+    run = recovery(root, "run")
     for kind in (nervix_ffi.UncertainError, nervix_ffi.DeadlineError, nervix_ffi.TransportError, nervix_ffi.ConnectError):
         pauses.clear()
         session = Unanswered(kind(str(number)) for number in range(1000))
@@ -83,6 +96,26 @@ def test_the_loop_of_recovery_waits_longer_each_time_and_ends(root: Path, monkey
     with pytest.raises(nervix_ffi.ReferenceExpired):
         run(session, "CREATE RELAY;")
     assert session.runs == 1
+
+
+@pytest.mark.rule("B-15", "B-16")
+def test_the_loop_of_deliveries_goes_on_however_an_acknowledgement_ends(root: Path) -> None:
+    acknowledged = recovery(root, "acknowledged")
+    with LoopbackNode(load=endpoints.GRAPH) as node, connect(node) as session, endpoints.consumer(session) as taking:
+        feed = endpoints.producer(session, "held")
+        seen = []
+        for number, fault in enumerate(FAULTS):
+            feed.submit(endpoints.rows(number), timeout=PATIENCE)
+            deliveries = recovery(root, "deliveries")(taking)
+            assert isinstance(deliveries, Iterator)
+            for delivery in deliveries:
+                seen.append(endpoints.ids(delivery))
+                if seen.count([number]) == 1:
+                    fault(node, delivery)
+                if acknowledged(delivery):
+                    break
+            assert seen[-1] == [number]
+        assert len(seen) == 2 * len(FAULTS), "each came again"
 
 
 def test_a_refused_command_is_drawn_as_shown(root: Path, run_python: RunPython) -> None:

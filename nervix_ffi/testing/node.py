@@ -12,7 +12,7 @@ import numbers
 import operator
 import os
 import re
-import select
+import selectors
 import struct
 import subprocess
 import tempfile
@@ -269,14 +269,16 @@ def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
     assert output is not None
     deadline = time.monotonic() + timeout
     line = b""
-    while not line.endswith(b"\n"):
-        ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise LoopbackError(f"it said nothing within {timeout} seconds")
-        more = os.read(output.fileno(), 65536)
-        if not more:
-            raise LoopbackError(f"it ended with status {process.wait()}")
-        line += more
+    # This one needs no descriptor of its own, and takes descriptors of any number.
+    with selectors.PollSelector() as readable:
+        readable.register(output, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not readable.select(max(0.0, deadline - time.monotonic())):
+                raise LoopbackError(f"it said nothing within {timeout} seconds")
+            more = os.read(output.fileno(), 65536)
+            if not more:
+                raise LoopbackError(f"it ended with status {process.wait()}")
+            line += more
     return line
 
 

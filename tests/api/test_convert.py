@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -291,6 +292,73 @@ def test_a_frame_of_pandas_is_taken() -> None:
 def test_arrow_data_that_is_no_batch_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no batch of columns"):
         conform(pa.array([1]), Fields.parse("n I64"), False)
+
+
+class Stream:
+    """A stream of another library, which is gone once it was asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table: pa.Table | None = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        assert self._table is not None, "it was asked for twice"
+        table, self._table = self._table, None
+        return table.to_reader().__arrow_c_stream__(requested_schema)
+
+
+class Described(Stream):
+    """One that can be looked at before that."""
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__(table)
+        self._schema = table.schema
+
+    def __arrow_c_schema__(self) -> object:
+        return self._schema.__arrow_c_schema__()
+
+
+@pytest.mark.parametrize("make", [pa.Table.to_reader, Described], ids=["pyarrow", "another library"])
+def test_a_stream_whose_fields_do_not_fit_is_not_read(make: Callable[[pa.Table], Any]) -> None:
+    fields = Fields.parse("n I64, names VEC<STRING> OPTIONAL")
+    schema = pa.schema([pa.field("n", pa.int32()), pa.field("names", pa.list_(pa.string()))])
+    stream = make(pa.table({"n": [1, 2], "names": [["a"], None]}, schema=schema))
+    with pytest.raises(InvalidArgumentError, match="pass cast=True"):
+        conform(stream, fields, False)
+    with pytest.raises(InvalidArgumentError, match="column 0 should be m"):
+        conform(stream, Fields.parse("m I64"), True)
+    assert conform(stream, fields, True).to_pylist() == [{"n": 1, "names": ["a"]}, {"n": 2, "names": None}]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.RunEndEncodedArray.from_arrays([2], [7]),
+        pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([7])]),
+    ],
+    ids=["run ends", "a union"],
+)
+def test_a_stream_of_any_type_is_refused_by_its_column(array: pa.Array) -> None:
+    with pytest.raises(InvalidArgumentError, match="column n: I64"):
+        conform(pa.table({"n": array}).to_reader(), Fields.parse("n I64"), False)
+
+
+@pytest.mark.parametrize("make", [pa.Table.to_reader, Stream, Described], ids=["pyarrow", "another library", "with a schema"])
+def test_a_stream_that_gives_nothing_is_refused_and_an_empty_table_is_none(make: Callable[[pa.Table], Any]) -> None:
+    fields = Fields.parse("n I64")
+    table = pa.table({"n": pa.array([1, 2], pa.int64())})
+    stream = make(table)
+    assert conform(stream, fields, False).num_rows == 2
+    stream = stream if make is pa.Table.to_reader else make(table.slice(2))
+    with pytest.raises(InvalidArgumentError, match=r"the stream gave no batch.*pass an empty table"):
+        conform(stream, fields, False)
+    assert conform(table.slice(2), fields, False).num_rows == 0
+    assert conform(table.slice(2).to_pandas(), fields, False).num_rows == 0
+    nothing = pa.RecordBatchReader.from_batches(table.schema, table.slice(2).to_batches() or [table.to_batches()[0][2:]])
+    assert conform(pa.table(nothing), fields, False).num_rows == 0
+    (batch,) = table.to_batches()
+    for batches in ([batch[2:]], [batch[:0], batch[2:], batch[2:]], [batch[2:], batch, batch[2:]]):
+        reader = pa.RecordBatchReader.from_batches(table.schema, batches)
+        assert conform(reader, fields, False).num_rows == sum(map(len, batches)), "a batch without rows is one"
 
 
 def test_no_message_shows_a_value() -> None:

@@ -206,6 +206,56 @@ assert stopped.submission.result().completed
     )
 
 
+@pytest.mark.rule("B-14")
+def test_what_was_read_for_a_batch_that_was_not_submitted_is_not_lost(with_fake: Run) -> None:
+    with_fake(
+        PRODUCER
+        + INTERRUPT
+        + """
+import pickle
+gc.disable()
+class Rows:  # An iterator that is no generator goes on after an exception.
+    def __init__(self, end): self.end, self.left = end, [{"id": 1, "secret": b""}, {"id": 2, "secret": b""}]
+    def __iter__(self): return self
+    def __next__(self):
+        if self.left: return self.left.pop()
+        raise self.end
+rows = lambda: (dict(row) for row in ROWS)
+filled = [producer.submit(ROWS), producer.submit(ROWS)]
+for call in (producer.submit, producer.send):
+    for data in (rows(), ROWS, producer.batch(ROWS)):
+        before = live().get("batch", 0)
+        once = not isinstance(data, (list, Batch))
+        failure = raises(DeadlineError, lambda: call(data, timeout=0.02))
+        assert failure.submission is None and failure.batch.rows() == producer.batch(ROWS).rows()
+        assert (failure.batch is data) == isinstance(data, Batch)
+        assert ("submit this exception's batch" in str(failure)) == once, failure
+        assert pickle.loads(pickle.dumps(failure)).batch is None, "it stays with this process"
+        again = raises(DeadlineError, lambda: call(failure.batch, timeout=0.02))
+        assert again.batch is failure.batch and str(again).count("batch instead") == 0
+        assert call is not producer.submit or not once or raises(InvalidArgumentError, lambda: call(data), "[] if").batch is None
+        del failure, again
+        assert live().get("batch", 0) == before, "what an exception carried goes with it, without the garbage collector"
+        stopped = raises(KeyboardInterrupt, lambda: interrupt(lambda: call(rows() if once else data)))
+        assert stopped.submission is None and stopped.batch.row_count == 2
+        if sys.version_info >= (3, 11):
+            assert ["submit this exception's batch" in note for note in getattr(stopped, "__notes__", [])] == [True] * once
+        del stopped
+        assert live().get("batch", 0) == before
+        del data
+for end in (KeyboardInterrupt(), KeyError("the iterator's own")):
+    stopped = raises(type(end), lambda: producer.submit(Rows(end)))
+    assert (stopped.submission, stopped.batch) == (None, None)
+    assert sys.version_info < (3, 11) or "make it anew" in stopped.__notes__[0]
+failure = raises(ClosedError, lambda: (producer.release(), producer.submit(rows())))
+assert failure.batch.row_count == 2
+del stopped, failure, filled, producer, call, end
+session.close()
+nothing_is_left()
+"""
+    )
+
+
 def test_what_is_no_batch_is_refused_before_anything_is_sent(with_fake: Run) -> None:
     with_fake(
         PRODUCER

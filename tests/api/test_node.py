@@ -151,6 +151,28 @@ def test_a_node_that_cannot_start_says_why() -> None:
         LoopbackNode(load="no-such.nspl")
 
 
+def test_a_node_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec cat\n", encoding="utf-8")
+    silent.chmod(0o755)
+    monkeypatch.setenv("NERVIX_LOOPBACK", str(silent))
+    with pytest.raises(LoopbackError, match=r"said nothing within 0\.1 seconds"):
+        LoopbackNode(timeout=0.1)
+
+
+def test_a_node_starts_in_a_process_with_many_open_files(run_python: Run) -> None:
+    done = run_python("""
+import os, resource
+from nervix_ffi.testing import LoopbackNode
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000 if hard == resource.RLIM_INFINITY else min(2000, hard), hard))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+with LoopbackNode() as node:
+    assert node.counts()
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_load_may_be_longer_than_a_pipe_holds() -> None:
     load = "\n" * 1_000_000 + "CREATE UNPACED DOMAIN lawn;"
     with LoopbackNode(load=load) as node, nervix_ffi.connect(node.uri, timeout=30) as session:

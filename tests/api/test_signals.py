@@ -145,6 +145,40 @@ mine.close()
     )
 
 
+def test_a_call_without_a_descriptor_left_to_watch_signals_by_is_not_made(with_fake: Run) -> None:
+    with_fake(
+        """
+import resource
+found = []
+thread = threading.Thread(target=lambda: found.append(connect("http://fake").prepare("x")))
+thread.start()
+thread.join()
+(execution,) = found
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+before, failures = fake.fake_executed(), []
+calls = {ConnectError: lambda: connect("http://fake"), TransportError: execution.run}
+for kind, call in calls.items():
+    try:
+        call()
+    except kind as failure:
+        assert "nothing was sent" in str(failure) and "ulimit -n" in str(failure), failure
+        assert isinstance(failure.__cause__, OSError)
+        failures.append(failure)
+assert len(failures) == 2 and fake.fake_executed() == before
+for descriptor in held:
+    os.close(descriptor)
+assert failures[1].execution is execution and execution.run().completed
+assert connect("http://fake").execute("x").completed
+"""
+    )
+
+
 def test_another_thread_is_left_alone_by_ctrl_c(with_fake: Run) -> None:
     with_fake(
         """

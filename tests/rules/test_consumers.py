@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -641,6 +642,49 @@ def test_an_automatic_consumer_settles_at_the_end_of_a_block(
             assert second.identity == first.identity
     assert second.settlement is Settlement.CONFIRMED
     assert submission.result(timeout=PATIENCE).completed
+
+
+@pytest.mark.rule("B-15", "EC-5")
+@pytest.mark.parametrize(("end", "waits"), [(KeyError, 2.0), (KeyboardInterrupt, 0.1), (SystemExit, 0.1), (GeneratorExit, 0.1)])
+def test_a_retry_that_a_block_sent_goes_on_when_it_waits_no_longer(
+    node: LoopbackNode, session: nervix_ffi.Session, feed: nervix_ffi.Producer, end: type[BaseException], waits: float
+) -> None:
+    node.control("clock", frozen=True)
+    feed.submit(rows(1), timeout=PATIENCE)
+    with consumer(session, settle="auto") as reading:
+        first = next_of(reading)
+        node.control("delay", kind="SettleEmitterBatchRequest", when="before")
+        begun = time.monotonic()
+        with pytest.raises(end), first:
+            raise end
+        assert waits * 0.9 <= time.monotonic() - begun < waits + 0.9
+        assert (settlements(node), sent(node, "CancelRequest")) == (1, 0)
+        node.control("release")
+        wait(node, frames={"out": {"SettleEmitterBatchOutcome": 1}})
+        node.control("clock", advance="1s")  # Its own time is over only after 20 s.
+        with next_of(reading) as second:
+            assert second.identity == first.identity
+
+
+@pytest.mark.rule("B-16")
+def test_of_several_readers_one_alone_hears_of_an_interruption(
+    node: LoopbackNode, feed: nervix_ffi.Producer, taking: nervix_ffi.Consumer
+) -> None:
+    readers = [Running(lambda: next_of(taking)) for _ in range(3)]
+    wait(node, parked_reads=1)
+    node.control("end_consumer")
+    heard: list[BaseException] = []
+    found: list[list[Any]] = []
+    wait(node, frames={"in": {"OpenEmitterRequest": 2}})
+    for number in range(2):
+        feed.submit(rows(number), timeout=PATIENCE)
+    for reader in readers:
+        try:
+            found.append(ids_of(reader.result()))
+        except nervix_ffi.InterruptedReadError as failure:
+            heard.append(failure)
+    assert len(heard) == 1
+    assert sorted(found) == [[0], [1]]
 
 
 @pytest.mark.rule("B-15")

@@ -529,6 +529,42 @@ def test_a_batch_above_the_limits_is_not_sent(node: LoopbackNode, session: nervi
     assert roomy.submit(batch_of(65_536)).result(timeout=PATIENCE).completed
 
 
+ONCE: dict[str, Callable[[pa.RecordBatch], Any]] = {
+    "generator": lambda batch: (row for row in batch.to_pylist()),
+    "iterator": lambda batch: iter(batch.to_pylist()),
+    "reader": lambda batch: pa.Table.from_batches([batch, batch[:0]]).to_reader(),
+}
+
+
+@pytest.mark.rule("P-4", "B-14")
+@pytest.mark.parametrize("name", ONCE)
+def test_data_that_can_be_read_only_once_is_submitted_from_the_exception(
+    node: LoopbackNode, session: nervix_ffi.Session, name: str
+) -> None:
+    narrow, taking = producer(session, "held", credit_batches=1), consumer(session)
+    first = narrow.submit(rows(7), timeout=PATIENCE)
+    delivery = taking.next(timeout=PATIENCE)
+    data = ONCE[name](batch_of(3))
+    with pytest.raises(nervix_ffi.DeadlineError, match="submit this exception's batch") as caught:
+        narrow.submit(data, timeout=0.05)
+    assert (caught.value.submission, narrow.pending()) == (None, [first])
+    delivery.ack(timeout=PATIENCE)
+    first.result(timeout=PATIENCE)
+    for call in (narrow.submit, narrow.send, narrow.batch):
+        with pytest.raises(nervix_ffi.InvalidArgumentError, match="was read before"):
+            call(data)
+    assert caught.value.batch is not None
+    again = narrow.submit(caught.value.batch, timeout=PATIENCE)
+    delivery = taking.next(timeout=PATIENCE)
+    assert ids(delivery) == [0, 1, 2]
+    delivery.ack(timeout=PATIENCE)
+    assert again.result(timeout=PATIENCE).completed
+    # An empty batch is one that was asked for.
+    for empty in ([], pa.table(batch_of(0)), batch_of(0)):
+        assert narrow.send(empty, timeout=PATIENCE).completed
+    assert counts(node)["batches"]["received"] == 5
+
+
 # ---- suspension
 
 

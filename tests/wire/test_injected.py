@@ -31,6 +31,88 @@ def handle(name: str, generation: int) -> tuple[str, dict[str, Any]]:
     return ("SubscriptionHandle", {"name": name, "generation": generation})
 
 
+def opened(node: LoopbackNode, session: nervix_ffi.Session, name: str, *fields: str, key: tuple[str, ...] = ()) -> Any:
+    """A subscription that the server says has this name, and these fields and key fields, each a U32."""
+    u32 = ("FieldType", {"shape": ("ScalarFieldType", {"scalar": 4})})
+
+    def of(names: tuple[str, ...]) -> list[Any]:
+        return [("RowField", {"name": one, "field_type": u32, "nullable": False, "sensitive": False}) for one in names]
+
+    schema: dict[str, Any] = {"fields": of(fields)}
+    if key:
+        schema["branch"] = ("RowBranch", {"branch": "b", "fields": of(key)})
+    said = {"subscription": handle(name, 77), "domain": DOMAIN, "relay": "readings", "subscription_type": 0}
+    outcome = {
+        "disposition": ("SubscriptionOpened", {**said, "schema": ("RowSchema", schema)}),
+        "message": "m",
+        "diagnostics": [],
+    }
+    node.control("drop_reply", kind="SubscribeRequest")
+    opening = Running(lambda: session.subscribe("readings", name="s", timeout=PATIENCE))
+    wait(node, frames={"in": {"SubscribeRequest": 1}})
+    inject(node, server_frame(("Reply", {"request_id": 1, "body": ("SubscribeOutcome", outcome)})))
+    return opening.result()
+
+
+def u32s(*numbers: int) -> Cells:
+    return [cell("U32Cell", value=number) for number in numbers]
+
+
+@pytest.mark.rule("R-1")
+def test_rows_of_two_fields_of_one_name_lose_no_value(node: LoopbackNode) -> None:
+    with connect(node) as session:
+        subscription = opened(node, session, "s", "a", "b", "a", key=("k", "k"))
+        inject(node, rows_frame("s", 77, [u32s(1, 2, 3), u32s(4, 5, 6)], u32s(7, 8)))
+        event = next_event(subscription)
+        assert isinstance(event, Rows)
+        for read in (event.rows, lambda: event.key):
+            with pytest.raises(
+                nervix_ffi.TypeMismatchError, match=r"two columns are called [ak], .* read column\(\) by position"
+            ):
+                read()
+        assert [event.column(index).to_list() for index in range(3)] == [[1, 4], [2, 5], [3, 6]]
+        made = event.to_arrow()
+        assert [column.to_pylist() for column in made.columns] == [[1, 4], [2, 5], [3, 6]]
+        assert made.schema.metadata[b"nervix.branch_key"] == b'{"k": 7, "k": 8}'
+
+
+@pytest.mark.rule("R-1")
+def test_what_a_server_calls_things_is_shown_short_and_harmless(node: LoopbackNode) -> None:
+    evil = "named\x1b[31m\x07\r\n\u202e" + "x" * 100_000
+    with connect(node) as session:
+        subscription = opened(node, session, evil, evil, "second")
+        inject(node, rows_frame(evil, 77, [u32s(1, 2)]))
+        event = next_event(subscription)
+        assert isinstance(event, Rows)
+        batch = object.__new__(nervix_ffi.Batch)
+        batch.__dict__.update(_schema=event.schema, _count=1)
+        shown = [repr(one) for one in (subscription, event, event.column(0), batch, nervix_ffi.Fields(event.schema.fields))]
+        inject(node, server_frame(("SubscriptionEnded", {"subscription": handle(evil, 77), "reason": 0, "message": evil})))
+        shown.append(repr(next_event(subscription)))
+        reads: list[Any] = [lambda: event.column("third"), lambda: event.column(0).data, subscription.next]
+        for read in reads:
+            with pytest.raises(nervix_ffi.Error) as caught:
+                read()
+            shown += str(caught.value).split("\n")[:1]
+            assert all(line.isprintable() for line in str(caught.value).split("\n"))
+            assert len(str(caught.value)) < 6000
+        for text in shown:
+            assert "named" in text
+            assert text.isprintable()
+            assert len(text) < 6000
+        assert subscription.name == evil, "a program still reads all of it"
+
+
+@pytest.mark.rule("R-1")
+def test_rows_without_fields_are_still_rows(node: LoopbackNode) -> None:
+    with connect(node) as session:
+        subscription = opened(node, session, "s")
+        inject(node, rows_frame("s", 77, [[], []]))
+        event = next_event(subscription)
+        assert isinstance(event, Rows)
+        assert event.rows() == [{}, {}] == event.to_arrow().to_pylist()
+
+
 @pytest.mark.rule("S-3")
 def test_frames_of_handles_that_are_not_held_are_ignored(node: LoopbackNode) -> None:
     with connect(node) as session, session.subscribe("readings", name="s") as subscription:

@@ -61,6 +61,8 @@ FIELDS = {
     "Cell.value": "CellValue",
     "CommandOutcome.disposition": "CommandDisposition",
     "LeadershipObserved.leadership": "Leadership",
+    "SubscribeOutcome.disposition": "SubscribeDisposition",
+    "FieldType.shape": "FieldTypeShape",
 }
 
 
