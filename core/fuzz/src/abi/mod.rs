@@ -399,7 +399,13 @@ impl<'n> Play<'n> {
         match u.int_in_range(0..=SCENES - 1)? {
             0 => {
                 let domain = *u.choose(&["d", "d", "p"])?;
-                self.command(domain, u.choose(arguments::STATEMENTS)?);
+                let statement = u.choose(arguments::STATEMENTS)?;
+                self.step(
+                    "nxx_statement",
+                    &[("query", Wish::Text(statement.as_bytes()))],
+                );
+                self.command(domain, statement);
+                self.step("nxx_execution_sent", &[]);
             }
             1 => {
                 self.command("d", "CREATE IF NOT EXISTS SCHEMA key (name STRING)");
@@ -419,6 +425,7 @@ impl<'n> Play<'n> {
                 self.command("d", "CREATE SCHEMA made (a U8)");
                 self.step("nxx_outcome_transaction", &[]);
                 self.step("nxx_outcome_admission", &[]);
+                self.step("nxx_execution_position", &[]);
                 self.command("d", "CREATE SCHEMA other (a U8); CREATE SCHEMA row (a U8)");
                 let second = || ("index", Wish::Number(1));
                 self.step("nxx_outcome_statement", &[second()]);
@@ -430,6 +437,7 @@ impl<'n> Play<'n> {
                         let _ = self.node.execute("d", "CREATE SCHEMA made (b U8)");
                     }
                     self.command("d", "COMMIT");
+                    self.step("nxx_execution_preview", &[]);
                     self.step("nxx_outcome_transaction_failure", &[]);
                 }
             }
@@ -720,7 +728,11 @@ fn count_call(function: &Function, complete: bool, succeeded: bool) {
 }
 
 /// What the scene has no occasion for.
-const NEVER: &[&str] = &["nx_outcome_backup", "nx_outcome_restore"];
+const NEVER: &[&str] = &[
+    "nx_outcome_backup",
+    "nx_outcome_restore",
+    "nxx_error_condemned",
+];
 
 /// Whether inputs together call every function of the headers with the objects that it works on, and with success. Says how
 /// often. What waits is ended soon, so that a slow machine may need the inputs more than once.
