@@ -81,8 +81,9 @@ nx_error *nxx_session_connect(const uint8_t *server, size_t server_len, const ui
 /* nx_session_prepare with more of the command given, each absent as NULL: the reference that it may have run under before (a
  * UUIDv7), `position`, the transaction position that it was first sent with then, and, for COMMIT, the preview that the
  * transaction must match: its transaction, its position and its 32-byte basis. Of a repetition everything must be as it was: the
- * text, the selected domain, the position, the preview. So with a reference, what is not given is sent without, and refused while the
- * session holds a transaction that it is no part of; otherwise what is not given is as in nx_session_prepare. */
+ * text, the selected domain, the position, the preview. So with a reference, what is not given is sent without; and while the session
+ * holds a transaction, what is no read and no COMMIT with a preview of that one is not sent, UNCERTAIN, for it was part of another, or
+ * of none. Otherwise what is not given is as in nx_session_prepare. */
 nx_error *nxx_session_prepare(nx_session *session, const uint8_t *query, size_t query_len,
     const uint8_t *reference, size_t reference_len, const uint64_t *position,
     const uint8_t *preview_transaction, size_t preview_transaction_len, uint64_t preview_position,
@@ -117,7 +118,7 @@ bool nxx_execution_position(const nx_execution *execution, uint64_t *position);
 bool nxx_execution_preview(const nx_execution *execution, const uint8_t **transaction, size_t *transaction_len,
     uint64_t *position, const uint8_t **basis, size_t *basis_len);
 
-/* What a text asks for, as far as a host has to keep account of it; several statements that end with COMMIT or REVERT are that.
+/* What a text asks for, as far as a host has to keep account of it; several statements are the first COMMIT or REVERT among them.
  * `begins` says whether BEGIN is it or among them, and `name`, a part of the text, is the domain of USE or the subscription of DELETE
  * SUBSCRIPTION; empty for any other. */
 nxx_statement_kind nxx_statement(const uint8_t *query, size_t query_len, bool *begins, const uint8_t **name, size_t *name_len);

@@ -115,6 +115,8 @@ class ClockPump(Turns[ClockEvent]):
     def __init__(self, read: Callable[[Limit, MutableSequence[CData]], None]) -> None:
         super().__init__(read, read_clock_event)
         self._queues: dict[str, weakref.ref[ClockQueue]] = {}
+        #: Those and the ones that had their place before: whoever reads them comes back when the clock is followed no longer.
+        self._readers: dict[str, weakref.WeakSet[ClockQueue]] = {}
         self._sleepers: dict[Sleeper, None] = {}
         #: Domains whose clock is lost for now (B-11).
         self._lost: set[str] = set()
@@ -130,6 +132,7 @@ class ClockPump(Turns[ClockEvent]):
             for event in self.unclaimed.of(queue.domain):
                 queue.put(event)
             self._queues[queue.domain] = weakref.ref(queue)
+            self._readers.setdefault(queue.domain, weakref.WeakSet()).add(queue)
             self.unclaimed.forget(queue.domain)
         run(self._ringing())
 
@@ -170,13 +173,13 @@ class ClockPump(Turns[ClockEvent]):
         with self._lock:
             self._lost.discard(domain)
             self.unclaimed.forget(domain)
-            queue = self._queue_of(domain)
+            queues = list(self._readers.pop(domain, ()))
             woken = [sleeper for sleeper in self._sleepers.copy() if sleeper.domain == domain]
             for sleeper in woken:
                 sleeper.woken = True
         for sleeper in woken:
             self._call_back(sleeper)
-        if queue is not None:
+        for queue in queues:
             self.detach(queue)
 
     def _route(self, event: ClockEvent) -> Iterable[object]:

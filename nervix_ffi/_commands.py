@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
@@ -92,7 +93,7 @@ class Commands(ABC):
 
     def _execute(self, query: str, limit: Limit, check: bool, transaction: Transaction | None = None) -> Outcome:
         """Prepares a command and runs it, in the transaction if one is given."""
-        self._settle(limit)
+        self._settle(limit, ends=recognise(query).kind in ENDS)
         execution = self._prepare(query, limit, transaction=transaction)
         outcome = self._carry_out(execution, limit, check)
         execution.release()
@@ -126,11 +127,10 @@ class Commands(ABC):
     ) -> Execution:
         data = encode(query, "the command")
         statement = recognise(query)
-        if transaction is None and statement.begins:
-            self._held.plain_begin = True
-        # What was sent before and without a position was of none.
-        elsewhere = reference is not None and position is None
-        held = transaction or (None if elsewhere else self._held.transaction())
+        held = transaction or self._held.transaction()
+        if reference is not None and (held is None or preview is None or preview.transaction != held.id):
+            # It was sent before: as part of another one, or of none.
+            held = None
         plain = reference is None and position is None and preview is None
         if not plain and not extension("transactions"):
             raise UnsupportedError(
@@ -175,7 +175,7 @@ class Commands(ABC):
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, scope, out.take(), held)
+            return Execution(self, query, scope, out.take(), held, given=reference is not None)
 
     def _prepare_as(self, domain: str | None, transaction: str | None, query: bytes, limit: Limit, out: Out) -> None:
         """Has the library prepare a command of a domain, or of the one that it has selected, and of one transaction alone if named."""
@@ -194,19 +194,26 @@ class Commands(ABC):
         return held.id if wanted else None
 
     def _run(self, execution: Execution, limit: Limit, check: bool) -> Outcome:
-        self._settle(limit, execution)
+        self._settle(limit, execution, ends=execution._statement.kind in ENDS)
         return self._carry_out(execution, limit, check)
 
-    def _settle(self, limit: Limit, execution: Execution | None = None) -> None:
-        """Finishes the transactions that blocks left behind, so that what comes next does not become part of one.
+    def _settle(self, limit: Limit, execution: Execution | None = None, *, ends: bool = False) -> None:
+        """Finishes the transactions that blocks left behind, so that what comes next does not become part of one. What itself
+        ``ends`` one goes ahead where only the host may do that.
 
         Raises TransportError, DeadlineError, CancelledError or ClosedError when it cannot: then nothing else was sent.
         """
         self._handle.check()
-        if self._held.block is not None and self._held.transaction() is None:
-            # A signal came before its block could end it, and nobody has it any more.
-            self._held.left.append(Transaction._left_behind(self, self._held.block))
-            self._held.over()
+        current = self._held.current
+        if current is not None and not current.over:
+            kept = current.transaction()
+            if kept is None and current.block is not None:
+                # A signal came before its block could end it, and nobody has it any more.
+                self._held.left.append(Transaction._left_behind(self, current.block))
+                current.over = True
+            elif kept in self._held.left:
+                # Or in the middle of that.
+                current.over = True
         # What comes while a transaction is under way is part of that one, and the library holds no other.
         if not self._held.left or self._held.domain is not None or limit.is_over():
             return
@@ -222,12 +229,14 @@ class Commands(ABC):
                 if limit.is_over():
                     return
                 time.sleep(SETTLE_LOOK)
-            if execution is None or not any(left._asks(execution) for left in self._held.left):
+            asked = execution is not None and any(left._asks(execution) for left in self._held.left)
+            if not asked and not (ends and any(left._condemned is not None for left in self._held.left)):
                 self._settle_all(limit, execution)
 
     def _settle_all(self, limit: Limit, execution: Execution | None) -> None:
         """Finishes one after the other. The library says of some only what became of them once another one is over."""
         problem: tuple[Transaction, Error | None] | None = None
+        self._held.left[:] = [one for one in self._held.left if not one._settled]
         waiting = list(self._held.left)
         while waiting:
             left = waiting.pop(0)
@@ -300,32 +309,38 @@ class Commands(ABC):
         with ending(map(self._held.beginnings.pop, (mark,), (None,))):
             if execution._statement.begins:
                 self._held.beginnings[mark] = None
+                if execution._plain:
+                    self._held.plain_begin = True
             return self._carry_out_marked(execution, limit, check, aside)
 
     def _carry_out_marked(self, execution: Execution, limit: Limit, check: bool, aside: bool) -> Outcome:
         attaching = execution.domain is not None and execution._statement.kind == StatementKind.ATTACH_CLOCK
         followed = attaching and self._follows(execution.domain)
+        current = self._held.current
         of = execution._transaction()
-        unsent = limit.is_over()
+        if of is None and not execution._given and execution._statement.kind in ENDS and (held := self._held.transaction()):
+            # It was prepared before that began.
+            execution._transaction, of = weakref.ref(held), held
+        new, over = False, limit.is_over()
         with Out("nx_outcome", lib.nx_outcome_free) as out:
             try:
                 execution._handle.check()
                 if of is not None:
-                    unsent &= of._decides(execution)
+                    new = of._decides(execution)
                 resumed = self._execute_in_place(execution, limit, out, aside)
             except Error as failure:
                 if of is not None:
-                    of._undecided(execution, failure, unsent)
+                    of._undecided(execution, failure, new, over)
                 failure.execution = execution
                 failure.reference = failure.reference or execution.reference
                 execution._condemned |= failure._condemned
-                if isinstance(failure, ClosedError) and not execution._handle.closed and not execution._never_sent:
-                    failure.args = (f"{failure}; in another session {execution._repetition()} makes what to run to learn that",)
+                if isinstance(failure, ClosedError):
+                    failure.args = (f"{failure}{execution._elsewhere()}",)
                 raise
             except BaseException as interruption:
                 # Ctrl-C, or what another signal's handler raised.
                 if of is not None:
-                    of._undecided(execution, interruption, unsent)
+                    of._undecided(execution, interruption, new, over)
                 if not aside:
                     remember(interruption, execution)
                 raise
@@ -338,9 +353,9 @@ class Commands(ABC):
         transaction = self._told_by(execution, outcome)
         if transaction is not None:
             transaction._learn(execution, outcome, *refusals)
-        if execution._statement.kind in ENDS and self._held.transaction() is None and ends(outcome):
+        if execution._statement.kind in ENDS and current is not None and current.transaction() is None and ends(outcome):
             # Of one that nobody keeps.
-            self._held.over()
+            current.over = True
         if not refusals:
             if not execution._noted:
                 execution._noted = True
@@ -351,9 +366,15 @@ class Commands(ABC):
 
     def _told_by(self, execution: Execution, outcome: Outcome) -> Transaction | None:
         """The transaction that an outcome tells of: the one that it names, or that its command is of."""
-        known = [one for one in (execution._transaction(), self._held.transaction()) if one is not None]
-        named = outcome.transaction.id if outcome.transaction is not None else None
-        return next((one for one in known if one.id == named is not None), known[0] if known else None)
+        of = execution._transaction()
+        if of is not None and of._begins_by(execution):
+            # Whatever that names, it is what it begins, or what stands in its way.
+            return of
+        known = [one for one in (of, self._held.transaction()) if one is not None]
+        if outcome.transaction is None:
+            # What was sent before is of none of these, unless it is known to be.
+            return None if execution._given and of is None else next(iter(known), None)
+        return next((one for one in (*known, *self._held.left) if one.id == outcome.transaction.id), None)
 
     def _note(self, execution: Execution) -> None:
         """Takes note of a command that completed, the first time that it is told."""

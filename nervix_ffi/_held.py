@@ -13,23 +13,34 @@ if TYPE_CHECKING:
     from nervix_ffi.outcome import TransactionStatus
     from nervix_ffi.transaction import Transaction
 
-__all__ = ["Held", "nothing"]
+__all__ = ["Current", "Held", "nothing"]
 
 
 def nothing() -> None:
     """Stands for a transaction where there is none."""
 
 
+class Current:
+    """A transaction that was begun as an object, whether anybody keeps that or not."""
+
+    __slots__ = ("block", "domain", "over", "transaction")
+
+    def __init__(self, transaction: Callable[[], Transaction | None], domain: str, block: TransactionStatus | None) -> None:
+        self.transaction = transaction
+        #: The domain that it is of.
+        self.domain = domain
+        #: Its identity, if it is of a block, which is to be ended when nobody keeps it.
+        self.block = block
+        #: Whether it is known to be over, or left to be ended. Set, and never taken back: another one has an account of its own.
+        self.over = False
+
+
 class Held:
     """The account of one session. Keeps no transaction that somebody else has to keep."""
 
     def __init__(self) -> None:
-        #: The transaction that is under way, if it was begun as an object.
-        self.transaction: Callable[[], Transaction | None] = nothing
-        #: The domain of the transaction that was begun as an object and is not known to be over, whether anybody keeps that or not.
-        self.domain: str | None = None
-        #: That transaction's identity, if it is of a block, which is to be ended when nobody keeps it.
-        self.block: TransactionStatus | None = None
+        #: What was begun last.
+        self.current: Current | None = None
         #: The transactions whose blocks ended before they did, the oldest first.
         self.left: list[Transaction] = []
         #: Who wants to finish those, the one whose turn it is first: a mark of the call, and its thread.
@@ -37,30 +48,52 @@ class Held:
         #: Calls of BEGIN that go on right now.
         self.beginnings: dict[object, None] = {}
         #: Transactions that somebody keeps, and that may have begun.
-        self.asked: weakref.WeakSet[Transaction] = weakref.WeakSet()
+        self._asked: dict[int, weakref.ref[Transaction]] = {}
         #: Whether BEGIN was ever called as a plain command: then what the session holds is known to the host alone.
         self.plain_begin = False
 
+    def transaction(self) -> Transaction | None:
+        """The one that is under way, if somebody keeps it."""
+        current = self.current
+        return None if current is None or current.over else current.transaction()
+
+    @property
+    def domain(self) -> str | None:
+        """The domain of the one that is under way, whether anybody keeps it or not."""
+        current = self.current
+        return None if current is None or current.over else current.domain
+
     def begun(self, transaction: Transaction, block: TransactionStatus | None) -> None:
         """It is under way from now on; ``block`` is its identity if a block has to end it."""
-        self.transaction = weakref.ref(transaction)
-        self.domain = transaction.domain
-        self.block = block
+        self.current = Current(weakref.ref(transaction), transaction.domain, block)
 
-    def over(self) -> None:
-        """None is under way any more."""
-        self.transaction = nothing
-        self.domain = self.block = None
+    def passed(self, transaction: Transaction) -> None:
+        """It is under way no longer; another one may be by now."""
+        current = self.current
+        if current is not None and current.transaction() is transaction:
+            current.over = True
+
+    def asks(self, transaction: Transaction) -> None:
+        """It may begin from here on."""
+        self._asked[id(transaction)] = weakref.ref(transaction)
+
+    def knows(self, transaction: Transaction) -> None:
+        """It is known whether it began, or it is left to be ended."""
+        self._asked.pop(id(transaction), None)
 
     def is_somebodys(self, transaction: Transaction | None, beginnings: int) -> bool:
         """Whether what the library or a server holds may be a transaction that somebody runs, begins or has to end.
 
         Apart from the one ``transaction``, and so many calls of BEGIN, of whoever asks.
         """
+        for key, asked in self._asked.copy().items():
+            if asked() is None:
+                self._asked.pop(key, None)
+        others = (asked() for asked in self._asked.copy().values())
         return (
             self.plain_begin
             or self.domain is not None
             or bool(self.left)
             or len(self.beginnings) > beginnings
-            or any(one is not transaction for one in list(self.asked))
+            or any(one is not None and one is not transaction for one in others)
         )

@@ -29,6 +29,7 @@ _PLAIN = {
     StatementKind.ATTACH_CLOCK: r"ATTACH\s+DOMAIN\s+CLOCK",
     StatementKind.DETACH_CLOCK: r"DETACH\s+DOMAIN\s+CLOCK",
 }
+_LAST = re.compile(r";\s*(COMMIT|REVERT)\s*;?\s*$", re.IGNORECASE)
 _PATTERNS = {kind: re.compile(rf"\s*{plain}\s*;?\s*", re.IGNORECASE) for kind, plain in _PLAIN.items()}
 
 
@@ -56,6 +57,8 @@ def _recognise_plain(query: str) -> Statement:
     for kind, pattern in _PATTERNS.items():
         if match := pattern.fullmatch(statement):
             return Statement(kind, begins, match[1] if match.lastindex else "")
+    if match := _LAST.search(statement):
+        return Statement(StatementKind[match[1].upper()], begins, "")
     return Statement(StatementKind.OTHER, begins, "")
 
 

@@ -45,7 +45,13 @@ class Execution:
     """
 
     def __init__(
-        self, session: Commands, query: str, domain: str | None, pointer: CData, transaction: Transaction | None = None
+        self,
+        session: Commands,
+        query: str,
+        domain: str | None,
+        pointer: CData,
+        transaction: Transaction | None = None,
+        given: bool = False,
     ) -> None:
         self._session = session
         #: The transaction that it is of, or that was under way when it was prepared.
@@ -57,6 +63,10 @@ class Execution:
         self._condemned = False
         #: A transaction asks what became of it.
         self._kept = False
+        #: The host asked for it, and no transaction object did.
+        self._plain = True
+        #: Its reference is one that it had before.
+        self._given = given
         #: Whether the session took note of its completion.
         self._noted = False
         #: The domain that it is of: the one that was selected when it was prepared, as far as ``connect`` and USE told.
@@ -101,14 +111,17 @@ class Execution:
             return extension("repetitions") and not lib.nxx_execution_sent(pointer)
         return False
 
-    def _repetition(self) -> str:
-        """How it is repeated in another session."""
+    def _elsewhere(self) -> str:
+        """How another session asks about it, to be told behind what ended this one; nothing where that is not to be asked."""
+        if self._never_sent or not extension("transactions"):
+            return ""
         given = [f"reference={self.reference!r}"]
-        if self.position is not None:
-            given.append(f"position={self.position}")
-        if self.preview is not None:
-            given.append("preview=error.execution.preview")
-        return f"prepare(query, {', '.join(given)})"
+        with suppress(ClosedError):
+            if self.position is not None:
+                given.append(f"position={self.position}")
+            if self.preview is not None:
+                given.append("preview=error.execution.preview")
+        return f"; in another session prepare(query, {', '.join(given)}) makes what to run to learn that"
 
     def release(self) -> None:
         """Lets go of it. Running it afterwards raises ClosedError.

@@ -93,10 +93,12 @@ class Session(Commands):
         self._clocks.close()
 
     def _note(self, execution: Execution) -> None:
-        if execution._statement.kind == StatementKind.UNSUBSCRIBE:
+        kind, domain = execution._statement.kind, execution.domain
+        if kind == StatementKind.UNSUBSCRIBE:
             self._pump.deleted(execution._statement.name)
-        elif execution._statement.kind == StatementKind.DETACH_CLOCK and execution.domain is not None:
-            self._clocks.forget(execution.domain)
+        # Unless another thread had it attached again meanwhile.
+        if kind == StatementKind.DETACH_CLOCK and domain is not None and not self._follows(domain):
+            self._clocks.forget(domain)
         super()._note(execution)
 
     # ---- subscriptions

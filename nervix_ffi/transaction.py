@@ -92,7 +92,8 @@ class Transaction:
         self._unsent = False
         #: The host asked to revert it.
         self._given_up = False
-        self._deciding: Execution | None = None
+        #: Its commits of unknown outcome, the first one first.
+        self._commits: list[Execution] = []
         #: What ended it, to be raised by whatever is called next: no error that was raised, which would hold its frames.
         self._failure: tuple[type[TransactionError], str, Outcome, Execution] | None = None
         #: The domain that it is of.
@@ -168,7 +169,7 @@ class Transaction:
         runs anything else.
         """
         self._block_over = True
-        self._session._held.asked.discard(self)
+        self._session._held.knows(self)
         if self._settled:
             return
         session = self._session
@@ -182,9 +183,7 @@ class Transaction:
 
     def _pass(self) -> None:
         """It is under way no longer; another one may be by now."""
-        held = self._session._held
-        if held.transaction() is self:
-            held.over()
+        self._session._held.passed(self)
 
     @property
     def _settled(self) -> bool:
@@ -193,9 +192,19 @@ class Transaction:
             return self._left
         return self._done or not (self._begun or (self._beginning is not None and not self._unsent))
 
+    @property
+    def _deciding(self) -> Execution | None:
+        """The commit that tells what became of it."""
+        return next(iter(self._commits), None)
+
+    def _begins_by(self, execution: Execution) -> bool:
+        """Whether that is its BEGIN, and it is not known what became of it."""
+        return execution is self._beginning and not self._begun
+
     def _asks(self, execution: Execution) -> bool:
         """Whether running this is how to learn what became of it."""
-        return execution is self._deciding or (execution is self._beginning and not self._begun)
+        asked = [*self._commits, self._reverting, None if self._begun else self._beginning]
+        return any(one is not None and one.reference == execution.reference for one in asked)
 
     def _settle(self, limit: Limit) -> None:
         """Finishes what the block could not: learns whether it began and what its commit did, and reverts it when it is open.
@@ -211,17 +220,21 @@ class Transaction:
                 if begun.disposition != Disposition.OUTCOME_UNKNOWN:
                     self._finish()
                 return
-        if self._deciding is not None:
-            told = session._carry_out(self._deciding, limit, False, aside=True)
+        for commit in list(self._commits):
+            told = session._carry_out(commit, limit, False, aside=True)
             if told.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
                 # Nobody will ever know; what is still open is let go of.
-                self._deciding = None
+                self._forget(commit)
         for _ in range(REVERTS):
             # Refused, it may have been made for an older position: what nobody waited for was accepted meanwhile.
-            if self._failure is None and not self._done and self._deciding is None:
+            if self._failure is None and not self._done and not self._commits and self._condemned is None:
                 self._conclude(session._carry_out(self._revert(limit), limit, False, aside=True))
         if self._failure is not None:
             self._leave(limit)
+
+    def _forget(self, commit: Execution) -> None:
+        self._commits[:] = [one for one in self._commits if one is not commit]
+        commit._kept = False
 
     def _conclude(self, reverted: Outcome) -> None:
         """Takes what became of the revert of what a block left."""
@@ -241,27 +254,38 @@ class Transaction:
         return self._reverting
 
     def _decides(self, execution: Execution) -> bool:
-        """Takes note of a commit or a revert that is about to be sent, by whatever call. Whether it is a commit that is new."""
+        """Takes note of a commit or a revert that is about to be sent, by whatever call. Whether it is new."""
         if not self._begun or self._done or self._failure is not None:
             return False
         kind = execution._statement.kind
-        if kind == StatementKind.REVERT and self._reverting is None:
-            self._reverting = execution
+        if kind == StatementKind.REVERT:
             self._given_up = execution._kept = True
-        if kind != StatementKind.COMMIT or self._deciding is not None:
-            return False
-        self._deciding = execution
-        execution._kept = True
-        return True
+            if self._reverting is None:
+                self._reverting = execution
+                return True
+        elif kind == StatementKind.COMMIT and execution not in self._commits:
+            execution._kept = True
+            self._commits.append(execution)
+            return True
+        return False
 
-    def _undecided(self, execution: Execution, failure: BaseException, unsent: bool) -> None:
-        """Takes note of a commit that is known not to have happened: the call failed before it was ever sent."""
-        if execution is not self._deciding:
+    def _undecided(self, execution: Execution, failure: BaseException, new: bool, over: bool) -> None:
+        """Takes note of a commit or a revert that is known not to have happened, as it was never sent, or was refused.
+
+        ``new`` and ``over`` say whether this was its first call, and whether the time of that was over before.
+        """
+        if extension("repetitions"):
+            unhappened = execution._never_sent
+        else:
+            unhappened = new and (over or (isinstance(failure, Error) and failure._unsent))
+        if isinstance(failure, Error) and not failure._unsent:
+            unhappened |= failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted)
+        if not unhappened:
             return
-        if isinstance(failure, Error):
-            unsent |= failure._unsent or (failure.kind not in _MAYBE and not isinstance(failure, CommandNotCompleted))
-        if unsent or execution._never_sent:
-            self._deciding = None
+        if execution in self._commits:
+            self._forget(execution)
+        elif execution is self._reverting:
+            self._reverting = None
             execution._kept = False
 
     @property
@@ -270,7 +294,7 @@ class Transaction:
         only whoever calls it anew (T-6).
         """
         asked = self._deciding or self._reverting or (None if self._begun else self._beginning)
-        return asked if asked is not None and asked._condemned else None
+        return asked if not self._done and asked is not None and asked._condemned else None
 
     def begin(self, *, timeout: float | None = None, cancel: Cancel | None = None) -> Outcome:
         """Begins it; a ``with`` block does. Raises CommandFailed when the domain is missing or the session holds a transaction,
@@ -303,22 +327,26 @@ class Transaction:
                 session._carry_out(session._prepare(f"USE {self.domain};", limit), limit, True)
             self._beginning = session._prepare_in(self.domain, "BEGIN;", limit)
             self._beginning._transaction = weakref.ref(self)
-            self._beginning._kept = True
+            self._beginning._kept, self._beginning._plain = True, False
             self._unsent = True
-        unsent = self._unsent and limit.is_over()
-        session._held.asked.add(self)
+        beginning, over = self._beginning, limit.is_over()
+        session._held.asks(self)
         try:
-            return session._carry_out(self._beginning, limit, True)
+            return session._carry_out(beginning, limit, True)
         except Error as failure:
-            self._unsent = unsent or failure._unsent
+            self._unsent = self._is_unsent(beginning, over or failure._unsent)
             if self._unsent:
                 # There is nothing to revert.
-                session._held.asked.discard(self)
+                session._held.knows(self)
                 self._back()
             raise
         except BaseException:
-            self._unsent = unsent
+            self._unsent = self._is_unsent(beginning, over)
             raise
+
+    def _is_unsent(self, beginning: Execution, this_time: bool) -> bool:
+        """Whether BEGIN was never sent; ``this_time`` is what is known of the last call alone."""
+        return beginning._never_sent if extension("repetitions") else self._unsent and this_time
 
     def _check_new(self) -> None:
         if self._begun or self._done or self._block_over:
@@ -327,7 +355,7 @@ class Transaction:
     def _has_begun(self) -> None:
         session = self._session
         self._begun = True
-        session._held.asked.discard(self)
+        session._held.knows(self)
         if not self._block_over:
             session._held.begun(self, self.status if self._in_block else None)
 
@@ -411,8 +439,10 @@ class Transaction:
 
     def _learn(self, execution: Execution, outcome: Outcome, failure: Error | None = None) -> None:
         """Takes what the outcome of any command of the session tells of this transaction."""
-        ended = execution is self._deciding or execution._statement.kind in ENDS
-        if execution is self._beginning and not self._begun:
+        if outcome.disposition not in _UNKNOWN:
+            execution._kept = False
+        ended = execution in self._commits or execution._statement.kind in ENDS
+        if self._begins_by(execution):
             if failure is None:
                 self.status = outcome.transaction
                 if self.status is not None:
@@ -421,16 +451,19 @@ class Transaction:
                 self._has_begun()
             elif outcome.disposition not in _UNKNOWN:
                 self._beginning = None
-                self._session._held.asked.discard(self)
+                self._session._held.knows(self)
                 self._back()
-        if outcome.disposition not in _UNKNOWN:
-            execution._kept = False
-        if execution is self._reverting and outcome.disposition not in _UNKNOWN:
-            self._reverting = None
-        if execution is self._deciding and outcome.disposition not in _UNKNOWN:
-            self._deciding = None
+            if not self._begun:
+                return
+        if outcome.disposition not in _UNKNOWN and (execution is self._reverting or execution in self._commits):
             if failure is None:
                 self._finish()
+            elif execution is self._reverting and outcome.statements:
+                # One of several statements was refused: those behind it, and so the revert, were never made (E-7).
+                self._given_up = False
+            if execution is self._reverting:
+                self._reverting = None
+            self._forget(execution)
         status, before = outcome.transaction, self.status
         if status is not None and (before is None or (status.id == before.id and status.accepted >= before.accepted)):
             self.status = status

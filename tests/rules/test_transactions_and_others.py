@@ -512,7 +512,7 @@ def test_a_transaction_that_nobody_here_knows_of_is_reverted_before_anything_els
 ) -> None:
     # As after a signal in the wrong moment, or an answer that was none: the library holds what no object stands for.
     session.transaction().begin(timeout=PATIENCE)
-    session._held.domain = None
+    session._held.current = None
     if next_one == "command":
         assert session.execute(LATER, timeout=PATIENCE).transaction is None
     else:

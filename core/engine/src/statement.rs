@@ -35,9 +35,9 @@ pub enum Statement<'a> {
     /// Nothing of the following, or nothing that is ever sent.
     Other,
     Begin,
-    /// It ends with a transaction carried out, whatever stands before that.
+    /// It has a transaction carried out, perhaps among other statements.
     Commit,
-    /// It ends with a transaction reverted, whatever stands before that.
+    /// It has a transaction reverted, perhaps among other statements.
     Revert,
     Use(&'a str),
     Subscribe,

@@ -372,9 +372,10 @@ impl Engine {
                     self.settle(execution, local(Disposition::Failed, why));
                     return true;
                 }
-                // First sent outside of any transaction, it must not become part of this one (E-2).
-                if let (Some(_), true, None) = (&held, recovered, wanted_position) {
-                    if let Some(why) = self.belongs_elsewhere(None) {
+                // It was first sent as part of another transaction, or of none, unless its preview says otherwise (E-2).
+                if let (Some((id, ..)), true) = (&held, recovered) {
+                    let of = wanted_preview.as_ref().map(|one| &*one.transaction_id);
+                    if let (true, Some(why)) = (of != Some(id), self.belongs_elsewhere(None)) {
                         let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
                         self.fail_runs_of(execution, &error);
                         return true;

@@ -383,17 +383,31 @@ fn a_given_reference_is_sent_with_what_it_was_given_and_nothing_else() {
         assert!(!error.unsent);
         bench.sends_nothing(conn);
     }
-    // A commit that was sent without a preview is sent without one.
-    let commit = prepare(&mut bench, "COMMIT;", given(Some(1))).unwrap();
-    let call = bench.call(Call::Execute(commit));
-    let (request, sent) = bench.command(conn);
-    assert_eq!(
-        (sent.expected_transaction_position, sent.expected_preview),
-        (Some(1), None)
-    );
-    let status = transaction_in("t", TransactionState::TransactionCommitted, 1);
-    bench.reply(conn, request, bound(completed(REFERENCE), status));
-    bench.outcome(call);
+    // Which transaction a position is in, nobody can say.
+    let execution = prepare(&mut bench, "STOP;", given(Some(1))).unwrap();
+    let call = bench.call(Call::Execute(execution));
+    bench.fails(call, ErrorKind::Uncertain);
+    bench.sends_nothing(conn);
+    // Of a commit the preview says it.
+    for (of, sent) in [("u", false), ("t", true)] {
+        let given = Given {
+            preview: Some(preview(of, 1, 1)),
+            ..given(Some(1))
+        };
+        let commit = prepare(&mut bench, "COMMIT;", given).unwrap();
+        let call = bench.call(Call::Execute(commit));
+        if !sent {
+            bench.fails(call, ErrorKind::Uncertain);
+            bench.sends_nothing(conn);
+            continue;
+        }
+        let (request, command) = bench.command(conn);
+        assert_eq!(command.expected_transaction_position, Some(1));
+        assert_eq!(command.expected_preview, Some(preview(of, 1, 1)));
+        let status = transaction_in("t", TransactionState::TransactionCommitted, 1);
+        bench.reply(conn, request, bound(completed(REFERENCE), status));
+        bench.outcome(call);
+    }
     // Outside of one it goes as it did.
     let other = Given {
         reference: Some(OTHER.into()),
