@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import nervix_ffi
@@ -152,3 +154,193 @@ def test_a_transaction_is_of_the_domain_that_the_server_names(node: LoopbackNode
     with session.transaction(timeout=PATIENCE) as tx:
         assert tx.status is not None
         assert tx.domain == tx.status.domain == DOMAIN
+
+
+@pytest.mark.rule("E-2", "X-2", "X-3")
+@pytest.mark.parametrize("what", ["append", "commit", "commit without a preview", "revert"])
+@pytest.mark.parametrize("arrived", [False, True])
+def test_what_was_part_of_another_transaction_does_nothing_to_the_one_under_way(
+    node: LoopbackNode, session: Session, what: str, arrived: bool
+) -> None:
+    lost = of_a_lost_session(node, what, arrived)
+    given = {"reference": lost.reference, "position": lost.position, "preview": lost.preview}
+    with session.transaction(timeout=PATIENCE) as tx:
+        made = tx.execute("CREATE SCHEMA mine (id U32);", timeout=PATIENCE)
+        again = session.prepare(lost.query, **given)  # type: ignore[arg-type]
+        with pytest.raises(nervix_ffi.UncertainError, match="does not belong to transaction"):
+            again.run(timeout=PATIENCE)
+        assert not tx.finished
+    assert tx.finished
+    assert applied(node)[made.reference] == 1
+    assert exists(node, "SCHEMA mine")
+    outcome = again.run(timeout=PATIENCE, check=False)
+    assert outcome.completed == arrived
+    assert forbidden(node) == {}
+
+
+def of_a_lost_session(node: LoopbackNode, what: str, arrived: bool) -> nervix_ffi.Execution:
+    """A command of a transaction whose session ended before its outcome was known."""
+    with connect(node) as first:
+        tx = first.transaction()
+        tx.begin(timeout=PATIENCE)
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        query = {"append": LATER, "revert": "REVERT;"}.get(what, "COMMIT;")
+        execution = first.prepare(f"{LATER} {query}" if "without" in what else query)
+        node.control("cut", how="abort", when="before", **(OUTCOME if arrived else REQUEST))
+        node.control("accept", mode="refuse")
+        with pytest.raises(nervix_ffi.DeadlineError):
+            execution.run(timeout=0.2)
+    node.control("accept", mode="accept")
+    return execution
+
+
+@pytest.mark.rule("T-6", "E-3")
+@pytest.mark.parametrize("by", ["revert", "its execution", "the session", "a commit"])
+@pytest.mark.parametrize("arrived", [False, True])
+def test_a_revert_that_the_server_found_malformed_is_made_again_by_the_host(
+    node: LoopbackNode, session: Session, by: str, arrived: bool
+) -> None:
+    with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("cut", when="before", how="status", code=13, **(OUTCOME if arrived else REQUEST))
+        with pytest.raises(nervix_ffi.UncertainError) as uncertain:
+            tx.revert(timeout=PATIENCE)
+        _ = 1 / 0
+    requests = sent(node, "CommandRequest")
+    with pytest.raises(nervix_ffi.TransportError, match="not sent again by itself"):
+        session.execute(LATER, timeout=PATIENCE)
+    with pytest.raises(nervix_ffi.TransportError, match="not sent again by itself"):
+        session.attach_clock(timeout=PATIENCE)
+    assert sent(node, "CommandRequest") == requests
+    if by == "revert":
+        assert tx.revert(timeout=PATIENCE).completed
+    elif by == "its execution":
+        assert uncertain.value.execution is not None
+        assert uncertain.value.execution.run(timeout=PATIENCE).completed
+    else:
+        # Where the server has none any more, that is what it says.
+        session.execute("REVERT;" if by == "the session" else "COMMIT;", timeout=PATIENCE, check=False)
+    assert session.execute(LATER, timeout=PATIENCE, check=False).admission is None
+    assert exists(node, "SCHEMA made") == (by == "a commit" and not arrived)
+    assert transactions(node)[0]["state"] != "OPEN"
+
+
+@pytest.mark.rule("T-6", "X-5")
+def test_a_revert_found_malformed_is_not_made_again_once_a_commit_is_known(node: LoopbackNode, session: Session) -> None:
+    with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("cut", when="before", how="abort", **REQUEST)
+        node.control("accept", mode="refuse")
+        with pytest.raises(nervix_ffi.DeadlineError):
+            tx.commit(timeout=0.2)
+        node.control("accept", mode="accept")
+        node.control("cut", when="before", how="status", code=13, **REQUEST)
+        with pytest.raises(nervix_ffi.UncertainError) as malformed:
+            session.execute("REVERT;", timeout=PATIENCE)
+        _ = 1 / 0
+    # What the session asks about is the commit; that one is refused.
+    node.control("disposition", disposition="RequestFailed", execute=False)
+    with pytest.raises(nervix_ffi.TransportError, match="not sent again by itself"):
+        session.execute(LATER, timeout=PATIENCE)
+    assert requests_of(node, malformed.value.reference) == 0
+    assert tx.revert(timeout=PATIENCE).completed
+    assert requests_of(node, malformed.value.reference) == 1
+    assert session.execute(LATER, timeout=PATIENCE).admission is None
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+
+
+def requests_of(node: LoopbackNode, reference: str | None) -> int:
+    """How often a command arrived."""
+    entries = node.journal()["entries"]
+    return sum(entry.get("kind") == "CommandRequest" and entry.get("reference") == reference for entry in entries)
+
+
+@pytest.mark.rule("E-3", "X-5")
+def test_a_commit_that_was_prepared_before_is_asked_about_too(node: LoopbackNode, session: Session) -> None:
+    early = session.prepare("COMMIT;")
+    with session.transaction(timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("cut", how="abort", when="before", **OUTCOME)
+        node.control("accept", mode="refuse")
+        with pytest.raises(nervix_ffi.DeadlineError):
+            early.run(timeout=0.2)
+        node.control("accept", mode="accept")
+    assert tx.finished
+    assert applied(node) == {append.reference: 1}
+    assert executed(node, early.reference) == 1
+    assert early.run(timeout=PATIENCE).completed
+
+
+@pytest.mark.rule("E-3", "X-5")
+def test_a_commit_behind_one_that_was_never_sent_is_asked_about_too(node: LoopbackNode, session: Session) -> None:
+    with session.transaction(timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("delay", when="before")
+        slow = Running(lambda: session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE))
+        wait(node, held=1)
+        first, second, token = session.prepare("COMMIT;"), session.prepare("COMMIT;"), nervix_ffi.Cancel()
+        waiting = Running(lambda: first.run(cancel=token))
+        while first not in tx._commits:
+            time.sleep(0.001)
+        with pytest.raises(nervix_ffi.DeadlineError, match="not sent"):
+            second.run(timeout=0.1)
+        assert tx._commits == [first]
+        token.trigger()
+        with pytest.raises(nervix_ffi.CancelledError, match="not sent"):
+            waiting.result()
+        assert tx._commits == []
+        node.control("release")
+        slow.result()
+    assert applied(node) == {append.reference: 1}
+
+
+@pytest.mark.rule("X-3", "E-7")
+def test_a_revert_behind_a_refused_statement_reverts_nothing(node: LoopbackNode, session: Session) -> None:
+    with session.transaction(timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        with pytest.raises(nervix_ffi.CommandFailed):
+            tx.execute("CREATE RELAY nothing SCHEMA nowhere UNBRANCHED; REVERT;", timeout=PATIENCE)
+        assert not tx.finished
+    assert applied(node) == {append.reference: 1}
+
+
+@pytest.mark.rule("X-3", "X-7")
+def test_a_signal_while_a_block_is_left_makes_nothing_part_of_it(
+    node: LoopbackNode, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: nervix_ffi.Transaction) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        monkeypatch.setattr(nervix_ffi.Transaction, "_pass", interrupted)
+        _ = 1 / 0
+    assert session.execute(LATER, timeout=PATIENCE).admission is None
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+
+
+@pytest.mark.rule("E-3", "X-5", "X-1")
+@pytest.mark.parametrize("what", ["begin", "commit"])
+def test_a_call_that_sends_nothing_makes_nothing_known(
+    node: LoopbackNode, session: Session, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def exhausted() -> None:
+        raise OSError(24, "too many open files")
+
+    tx = session.transaction()
+    if what == "commit":
+        tx.begin(timeout=PATIENCE)
+        tx.execute(SCHEMA, timeout=PATIENCE)
+    call = tx.begin if what == "begin" else tx.commit
+    node.control("cut", how="abort", when="before", **OUTCOME)
+    node.control("accept", mode="refuse")
+    with pytest.raises(nervix_ffi.DeadlineError) as uncertain:
+        call(timeout=0.2)
+    node.control("accept", mode="accept")
+    with monkeypatch.context() as patch:
+        patch.setattr("nervix_ffi._handle.attention", exhausted)
+        with pytest.raises(nervix_ffi.TransportError, match="nothing was sent"):
+            call(timeout=PATIENCE)
+    assert call(timeout=PATIENCE).reference == uncertain.value.reference
+    assert executed(node, uncertain.value.reference) == 1

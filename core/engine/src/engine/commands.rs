@@ -314,7 +314,9 @@ impl Engine {
                 if self.waits_for_attach(None) {
                     return false;
                 }
-                let route = route(&query, self.holds_transaction());
+                // A position is one in a transaction, whether it is still there or not.
+                let of_transaction = recovered && wanted_position.is_some();
+                let route = route(&query, of_transaction || self.holds_transaction());
                 if let (true, Some(id), false) = (outside, self.held_id(), is_local(&route)) {
                     let message = format!(
                         "nothing was sent, as the session holds transaction {id}, which the command is no part of: COMMIT or REVERT \

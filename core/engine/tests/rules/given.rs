@@ -499,3 +499,26 @@ fn a_command_whose_frame_was_found_malformed_says_so_and_waits_for_the_host() {
         assert_eq!(command.execution_reference, reference);
     }
 }
+
+// rule: E-2, L-2
+#[test]
+fn statements_that_went_together_in_a_transaction_are_repeated_together_outside_of_it() {
+    let (mut bench, conn) = Bench::connected();
+    for (position, sent) in [(None, false), (Some(2), true)] {
+        let given = Given {
+            reference: Some(if sent { REFERENCE } else { OTHER }.into()),
+            position,
+            ..Given::default()
+        };
+        let execution = prepare(&mut bench, "STOP; COMMIT;", given).unwrap();
+        let call = bench.call(Call::Execute(execution));
+        if sent {
+            let (_, command) = bench.command(conn);
+            assert_eq!(command.expected_transaction_position, position);
+        } else {
+            let outcome = bench.outcome(call);
+            assert!(outcome.decided_locally);
+            bench.sends_nothing(conn);
+        }
+    }
+}
