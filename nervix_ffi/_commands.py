@@ -318,7 +318,8 @@ class Commands(ABC):
         followed = attaching and self._follows(execution.domain)
         current = self._held.current
         of = execution._transaction()
-        if of is None and not execution._given and execution._statement.kind in ENDS and (held := self._held.transaction()):
+        hosts = not aside and not execution._given
+        if of is None and hosts and execution._statement.kind in ENDS and (held := self._held.transaction()):
             # It was prepared before that began.
             execution._transaction, of = weakref.ref(held), held
         new, over = False, limit.is_over()

@@ -8,6 +8,7 @@ import pytest
 
 import nervix_ffi
 from nervix_ffi import Disposition, Origin
+from nervix_ffi.cancel import Limit
 from nervix_ffi.testing import LoopbackNode
 
 from ..support import DOMAIN, PATIENCE, Running, connect, executed, publish, read_ids, sent, wait
@@ -291,6 +292,19 @@ def test_a_commit_behind_one_that_was_never_sent_is_asked_about_too(node: Loopba
         assert tx._commits == []
         node.control("release")
         slow.result()
+    assert applied(node) == {append.reference: 1}
+
+
+@pytest.mark.rule("X-3")
+def test_the_end_of_a_transaction_that_nobody_has_is_not_that_of_one_begun_meanwhile(
+    node: LoopbackNode, session: Session
+) -> None:
+    with session.transaction(timeout=PATIENCE) as tx:
+        append = tx.execute(SCHEMA, timeout=PATIENCE)
+        # As another thread's call does when it finds one that nobody has, just before this one began.
+        session._revert("transaction-0", Limit(PATIENCE, None))
+        assert not tx.finished
+    assert tx.finished
     assert applied(node) == {append.reference: 1}
 
 
