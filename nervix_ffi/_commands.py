@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from nervix_ffi._handle import TOKEN, Handle, blocking
-from nervix_ffi._held import Held
+from nervix_ffi._held import Held, nothing
 from nervix_ffi._library import extension, ffi, lib, library
 from nervix_ffi._native import NULL, Out, encode, optional
 from nervix_ffi._statement import ENDS, Statement, recognise
@@ -207,12 +207,14 @@ class Commands(ABC):
         current = self._held.current
         if current is not None and not current.over:
             kept = current.transaction()
-            if kept is None and current.block is not None:
+            if kept is None and current.of_block and current.status is not None:
                 # A signal came before its block could end it, and nobody has it any more.
-                self._held.left.append(Transaction._left_behind(self, current.block))
+                self._held.left.append(Transaction._left_behind(self, current.status))
                 current.over = True
-            elif kept in self._held.left:
+            elif kept is not None and kept._block_over:
                 # Or in the middle of that.
+                if kept not in self._held.left:
+                    self._held.left.append(kept)
                 current.over = True
         # What comes while a transaction is under way is part of that one, and the library holds no other.
         if not self._held.left or self._held.domain is not None or limit.is_over():
@@ -318,11 +320,12 @@ class Commands(ABC):
         followed = attaching and self._follows(execution.domain)
         current = self._held.current
         of = execution._transaction()
-        hosts = not aside and not execution._given
-        if of is None and hosts and execution._statement.kind in ENDS and (held := self._held.transaction()):
-            # It was prepared before that began.
-            execution._transaction, of = weakref.ref(held), held
         new, over = False, limit.is_over()
+        if not (over or aside or execution._ran or execution._given):
+            execution._ran = True
+            if execution._transaction is nothing and (held := self._held.transaction()) is not None:
+                # It was prepared before that began, and becomes a part of it.
+                execution._transaction, of = weakref.ref(held), held
         with Out("nx_outcome", lib.nx_outcome_free) as out:
             try:
                 execution._handle.check()
@@ -354,9 +357,12 @@ class Commands(ABC):
         transaction = self._told_by(execution, outcome)
         if transaction is not None:
             transaction._learn(execution, outcome, *refusals)
-        if execution._statement.kind in ENDS and current is not None and current.transaction() is None and ends(outcome):
+        if execution._statement.kind in ENDS and current is not None and current.transaction() is None and ends(outcome, current):
             # Of one that nobody keeps.
             current.over = True
+        if outcome.completed and execution._statement.begins and transaction is None:
+            # Nobody stands for it, whoever called it first.
+            self._held.plain_begin = True
         if not refusals:
             if not execution._noted:
                 execution._noted = True
@@ -373,8 +379,7 @@ class Commands(ABC):
             return of
         known = [one for one in (of, self._held.transaction()) if one is not None]
         if outcome.transaction is None:
-            # What was sent before is of none of these, unless it is known to be.
-            return None if execution._given and of is None else next(iter(known), None)
+            return of
         return next((one for one in (*known, *self._held.left) if one.id == outcome.transaction.id), None)
 
     def _note(self, execution: Execution) -> None:
@@ -428,9 +433,10 @@ def _not_sent(transaction: Transaction, failure: Error | None, execution: Execut
     name = f"the transaction {inline(transaction.id or '')}".rstrip()
     advice = "call again later, or connect anew"
     if (asked := transaction._condemned) is not None:
+        again = "" if asked._statement.begins else "commit or revert it again, or "
         advice = (
             f"the server found its {inline(asked.query)} malformed or oversized, which may have happened and is not sent again by "
-            f"itself; commit or revert it again, or run the execution with reference {asked.reference}, or connect anew"
+            f"itself; {again}run the execution with reference {asked.reference}, or connect anew"
         )
     message = f"nothing was sent, because {name} of an earlier block holds the session and could not be ended yet: {advice}"
     told = type(failure) if isinstance(failure, (DeadlineError, CancelledError, ClosedError, ConnectError)) else TransportError

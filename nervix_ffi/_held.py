@@ -6,11 +6,9 @@ Owns that account. Must not know how commands are run, nor how a transaction is 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nervix_ffi.outcome import TransactionStatus
     from nervix_ffi.transaction import Transaction
 
 __all__ = ["Current", "Held", "nothing"]
@@ -23,14 +21,16 @@ def nothing() -> None:
 class Current:
     """A transaction that was begun as an object, whether anybody keeps that or not."""
 
-    __slots__ = ("block", "domain", "over", "transaction")
+    __slots__ = ("domain", "of_block", "over", "status", "transaction")
 
-    def __init__(self, transaction: Callable[[], Transaction | None], domain: str, block: TransactionStatus | None) -> None:
-        self.transaction = transaction
+    def __init__(self, transaction: Transaction, of_block: bool) -> None:
+        self.transaction = weakref.ref(transaction)
         #: The domain that it is of.
-        self.domain = domain
-        #: Its identity, if it is of a block, which is to be ended when nobody keeps it.
-        self.block = block
+        self.domain = transaction.domain
+        #: How it began, if the library says that.
+        self.status = transaction.status
+        #: Whether it is of a block, and so to be ended when nobody keeps it.
+        self.of_block = of_block
         #: Whether it is known to be over, or left to be ended. Set, and never taken back: another one has an account of its own.
         self.over = False
 
@@ -48,7 +48,7 @@ class Held:
         #: Calls of BEGIN that go on right now.
         self.beginnings: dict[object, None] = {}
         #: Transactions that somebody keeps, and that may have begun.
-        self._asked: dict[int, weakref.ref[Transaction]] = {}
+        self._asked: dict[weakref.ref[Transaction], None] = {}
         #: Whether BEGIN was ever called as a plain command: then what the session holds is known to the host alone.
         self.plain_begin = False
 
@@ -63,9 +63,9 @@ class Held:
         current = self.current
         return None if current is None or current.over else current.domain
 
-    def begun(self, transaction: Transaction, block: TransactionStatus | None) -> None:
-        """It is under way from now on; ``block`` is its identity if a block has to end it."""
-        self.current = Current(weakref.ref(transaction), transaction.domain, block)
+    def begun(self, transaction: Transaction, of_block: bool) -> None:
+        """It is under way from now on; whether a block has to end it."""
+        self.current = Current(transaction, of_block)
 
     def passed(self, transaction: Transaction) -> None:
         """It is under way no longer; another one may be by now."""
@@ -75,21 +75,21 @@ class Held:
 
     def asks(self, transaction: Transaction) -> None:
         """It may begin from here on."""
-        self._asked[id(transaction)] = weakref.ref(transaction)
+        self._asked[weakref.ref(transaction)] = None
 
     def knows(self, transaction: Transaction) -> None:
         """It is known whether it began, or it is left to be ended."""
-        self._asked.pop(id(transaction), None)
+        self._asked.pop(weakref.ref(transaction), None)
 
     def is_somebodys(self, transaction: Transaction | None, beginnings: int) -> bool:
         """Whether what the library or a server holds may be a transaction that somebody runs, begins or has to end.
 
         Apart from the one ``transaction``, and so many calls of BEGIN, of whoever asks.
         """
-        for key, asked in self._asked.copy().items():
+        for asked in self._asked.copy():
             if asked() is None:
-                self._asked.pop(key, None)
-        others = (asked() for asked in self._asked.copy().values())
+                self._asked.pop(asked, None)
+        others = (asked() for asked in self._asked.copy())
         return (
             self.plain_begin
             or self.domain is not None

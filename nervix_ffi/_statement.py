@@ -30,6 +30,8 @@ _PLAIN = {
     StatementKind.DETACH_CLOCK: r"DETACH\s+DOMAIN\s+CLOCK",
 }
 _LAST = re.compile(r";\s*(COMMIT|REVERT)\s*;?\s*$", re.IGNORECASE)
+#: What holds no statement.
+_APART = re.compile(r"'[^']*'|//[^\n]*")
 _PATTERNS = {kind: re.compile(rf"\s*{plain}\s*;?\s*", re.IGNORECASE) for kind, plain in _PLAIN.items()}
 
 
@@ -57,7 +59,7 @@ def _recognise_plain(query: str) -> Statement:
     for kind, pattern in _PATTERNS.items():
         if match := pattern.fullmatch(statement):
             return Statement(kind, begins, match[1] if match.lastindex else "")
-    if match := _LAST.search(statement):
+    if match := _LAST.search(_APART.sub(" ", statement)):
         return Statement(StatementKind[match[1].upper()], begins, "")
     return Statement(StatementKind.OTHER, begins, "")
 

@@ -61,6 +61,8 @@ class Execution:
         self._statement = recognise(query)
         #: The server found it malformed or oversized.
         self._condemned = False
+        #: It was run, and may have been sent.
+        self._ran = False
         #: A transaction asks what became of it.
         self._kept = False
         #: The host asked for it, and no transaction object did.

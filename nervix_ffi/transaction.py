@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nervix_ffi._commands import Commands
+    from nervix_ffi._held import Current
     from nervix_ffi.execution import Execution
 
 __all__ = ["Transaction", "ends", "transaction_error"]
@@ -221,6 +222,10 @@ class Transaction:
                     self._finish()
                 return
         for commit in list(self._commits):
+            if self._done:
+                break
+            if commit._condemned:
+                return
             told = session._carry_out(commit, limit, False, aside=True)
             if told.disposition == Disposition.EXECUTION_REFERENCE_EXPIRED:
                 # Nobody will ever know; what is still open is let go of.
@@ -357,7 +362,7 @@ class Transaction:
         self._begun = True
         session._held.knows(self)
         if not self._block_over:
-            session._held.begun(self, self.status if self._in_block else None)
+            session._held.begun(self, self._in_block)
 
     def execute(self, query: str, *, timeout: float | None = None, cancel: Cancel | None = None, check: bool = True) -> Outcome:
         """Appends a statement, or several, or runs a read at once. ``timeout`` is in seconds.
@@ -548,10 +553,12 @@ class Transaction:
         self._left = True
 
 
-def ends(outcome: Outcome) -> bool:
-    """Whether the outcome of a COMMIT or REVERT says that the transaction is over."""
-    status = outcome.transaction
-    return outcome.completed or (status is not None and status.state not in _OPEN)
+def ends(outcome: Outcome, current: Current) -> bool:
+    """Whether the outcome of a COMMIT or REVERT says that this transaction is over."""
+    status, known = outcome.transaction, current.status
+    if status is None or known is None:
+        return outcome.completed
+    return status.id == known.id and status.state not in _OPEN
 
 
 def transaction_error(outcome: Outcome) -> type[TransactionError] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -95,7 +97,7 @@ def test_what_was_sent_outside_of_a_transaction_is_repeated_inside_of_none(
         with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
             tx.execute(SCHEMA, timeout=PATIENCE)
             again = session.prepare(LATER, reference=lost.reference)
-            with pytest.raises(nervix_ffi.UncertainError, match="does not belong to transaction"):
+            with pytest.raises(nervix_ffi.UncertainError, match="not known to belong to transaction"):
                 again.run(timeout=PATIENCE)
             _ = 1 / 0
         outcome = again.run(timeout=PATIENCE)
@@ -168,7 +170,7 @@ def test_what_was_part_of_another_transaction_does_nothing_to_the_one_under_way(
     with session.transaction(timeout=PATIENCE) as tx:
         made = tx.execute("CREATE SCHEMA mine (id U32);", timeout=PATIENCE)
         again = session.prepare(lost.query, **given)  # type: ignore[arg-type]
-        with pytest.raises(nervix_ffi.UncertainError, match="does not belong to transaction"):
+        with pytest.raises(nervix_ffi.UncertainError, match="not known to belong to transaction"):
             again.run(timeout=PATIENCE)
         assert not tx.finished
     assert tx.finished
@@ -270,6 +272,107 @@ def test_a_commit_that_was_prepared_before_is_asked_about_too(node: LoopbackNode
     assert applied(node) == {append.reference: 1}
     assert executed(node, early.reference) == 1
     assert early.run(timeout=PATIENCE).completed
+
+
+@pytest.mark.rule("E-3", "X-3", "X-5")
+@pytest.mark.parametrize("query", ["COMMIT;", "REVERT;"])
+@pytest.mark.parametrize("first", ["lost", "lost outside", "refused", "of a plain BEGIN"])
+def test_an_end_that_is_run_again_is_none_of_the_transaction_under_way(
+    node: LoopbackNode, session: Session, query: str, first: str
+) -> None:
+    made = None
+    if first == "lost":
+        with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+            tx.execute(LATER, timeout=PATIENCE)
+            made = session.prepare(query)
+            lose(node, made)
+            _ = 1 / 0
+        del tx
+        session.execute("SHOW CLUSTER STATUS;", timeout=PATIENCE)
+    else:
+        if first == "of a plain BEGIN":
+            session.execute("BEGIN;", timeout=PATIENCE)
+        made = session.prepare(query)
+        if first == "refused":
+            with pytest.raises(nervix_ffi.CommandFailed):
+                made.run(timeout=PATIENCE)
+        else:
+            lose(node, made)
+        if first == "of a plain BEGIN":
+            made.run(timeout=PATIENCE)
+    with session.transaction(timeout=PATIENCE) as under_way:
+        append = under_way.execute(SCHEMA, timeout=PATIENCE)
+        with suppress(nervix_ffi.Error):
+            made.run(timeout=PATIENCE)
+        assert not under_way.finished
+    assert under_way.finished
+    assert applied(node)[append.reference] == 1
+    assert session.execute("DROP SCHEMA made;", timeout=PATIENCE).admission is None
+
+
+def lose(node: LoopbackNode, execution: nervix_ffi.Execution) -> None:
+    """Run a command and lose its answer."""
+    node.control("cut", how="abort", when="before", **OUTCOME)
+    node.control("accept", mode="refuse")
+    with pytest.raises(nervix_ffi.DeadlineError):
+        execution.run(timeout=0.2)
+    node.control("accept", mode="accept")
+
+
+@pytest.mark.rule("T-6", "E-3", "X-5")
+def test_no_commit_that_the_server_found_malformed_is_made_when_another_one_is_known(
+    node: LoopbackNode, session: Session
+) -> None:
+    with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
+        tx.execute(SCHEMA, timeout=PATIENCE)
+        node.control("cut", how="abort", when="before", **REQUEST)
+        node.control("accept", mode="refuse")
+        with pytest.raises(nervix_ffi.DeadlineError):
+            tx.commit(timeout=0.2)
+        node.control("accept", mode="accept")
+        node.control("cut", when="before", how="status", code=13, **REQUEST)
+        with pytest.raises(nervix_ffi.UncertainError) as malformed:
+            session.execute("COMMIT;", timeout=PATIENCE)
+        _ = 1 / 0
+    node.control("disposition", disposition="RequestFailed", execute=False)
+    with pytest.raises(nervix_ffi.TransportError, match="not sent again by itself"):
+        session.execute(LATER, timeout=PATIENCE)
+    assert requests_of(node, malformed.value.reference) == 0
+    assert not exists(node, "SCHEMA made")
+
+
+@pytest.mark.rule("X-1", "X-3", "X-8")
+@pytest.mark.parametrize("how", ["an old commit", "its own BEGIN"])
+def test_a_transaction_that_nobody_keeps_is_not_reverted_for_what_is_run_again(
+    node: LoopbackNode, session: Session, how: str
+) -> None:
+    with session.transaction(timeout=PATIENCE) as tx:
+        tx.execute(LATER, timeout=PATIENCE)
+        old = session.prepare("COMMIT;")
+        old.run(timeout=PATIENCE)
+    del tx
+    begun = session.transaction()
+    if how == "its own BEGIN":
+        node.control("cut", how="abort", when="before", **OUTCOME)
+        node.control("accept", mode="refuse")
+        with pytest.raises(nervix_ffi.DeadlineError) as uncertain:
+            begun.begin(timeout=0.2)
+        node.control("accept", mode="accept")
+        old = uncertain.value.execution or old
+    else:
+        begun.begin(timeout=PATIENCE)
+        begun.execute(SCHEMA, timeout=PATIENCE)
+    del begun
+    gc.collect()
+    assert old.run(timeout=PATIENCE).completed
+    if how == "its own BEGIN":
+        # Whoever runs that keeps account of it.
+        assert session.execute(SCHEMA, timeout=PATIENCE).admission is not None
+    else:
+        with pytest.raises(nervix_ffi.RejectedError, match="nothing was sent"):
+            session.execute("CREATE SCHEMA other (id U32);", timeout=PATIENCE)
+    session.execute("COMMIT;", timeout=PATIENCE)
+    assert exists(node, "SCHEMA made")
 
 
 @pytest.mark.rule("E-3", "X-5")

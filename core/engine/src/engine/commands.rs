@@ -374,10 +374,10 @@ impl Engine {
                     self.settle(execution, local(Disposition::Failed, why));
                     return true;
                 }
-                // It was first sent as part of another transaction, or of none, unless its preview says otherwise (E-2).
-                if let (Some((id, ..)), true) = (&held, recovered) {
-                    let of = wanted_preview.as_ref().map(|one| &*one.transaction_id);
-                    if let (true, Some(why)) = (of != Some(id), self.belongs_elsewhere(None)) {
+                // It was first sent as part of another transaction, or of none, unless that is known (E-2).
+                if let (Some(_), true) = (&held, recovered) {
+                    let why = self.is_not_of(&reference, wanted_position, wanted_preview.as_ref());
+                    if let Some(why) = why {
                         let error = self.unknown_error(execution, ErrorKind::Uncertain, &why);
                         self.fail_runs_of(execution, &error);
                         return true;

@@ -25,6 +25,8 @@ pub(super) struct Held {
     domain: String,
     /// The domain that was selected before, and is again once it is over.
     selected: Option<String>,
+    /// Its BEGIN was sent before this session knew of it: so may be what this session recovers.
+    recovered: bool,
     /// The operations accepted so far, as the newest status said.
     accepted: u64,
     /// What the newest append's admission, or an inspection at this position, would commit.
@@ -82,6 +84,33 @@ impl Engine {
         let held = self.transaction.as_ref();
         held.is_none_or(|held| *held.id != *bound).then(|| {
             format!("nothing was sent, as the session does not hold transaction {bound} any more, which the command is of")
+        })
+    }
+
+    /// Why a command that was sent before it was given here is not sent into the transaction that is held; None when it may have
+    /// been a part of it (E-2, X-6).
+    pub(super) fn is_not_of(
+        &self,
+        reference: &str,
+        position: Option<u64>,
+        preview: Option<&TransactionPreviewIdentity>,
+    ) -> Option<String> {
+        let held = self.transaction.as_ref()?;
+        let named = preview.is_some_and(|preview| *preview.transaction_id == *held.id);
+        let was_sent = || {
+            self.executions.values().any(|one| {
+                *one.reference == *reference && one.transaction.as_ref() == Some(&held.id)
+            })
+        };
+        let may_be = match preview {
+            Some(_) => named,
+            None => position.is_some() && (held.recovered || was_sent()),
+        };
+        (!may_be).then(|| {
+            format!(
+                "it is not known to belong to transaction {}, which the session holds: COMMIT or REVERT that first",
+                held.id
+            )
         })
     }
 
@@ -428,6 +457,11 @@ impl Engine {
             .executions
             .get(&execution)
             .and_then(|held| held.transaction.clone());
+        let recovered = act == Act::Begin
+            && self
+                .executions
+                .get(&execution)
+                .is_some_and(|held| held.recovered);
         if let Some(status) = &outcome.transaction {
             match &mut self.transaction {
                 Some(held) if *held.id == *status.transaction_id => {
@@ -469,6 +503,7 @@ impl Engine {
                         id: Arc::from(status.transaction_id.as_str()),
                         domain: status.domain.clone(),
                         selected,
+                        recovered,
                         accepted: status.accepted_operations,
                         preview: None,
                         binding: Binding::Bound(conn),

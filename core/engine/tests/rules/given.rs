@@ -377,7 +377,9 @@ fn a_given_reference_is_sent_with_what_it_was_given_and_nothing_else() {
         let error = bench.fails(call, ErrorKind::Uncertain);
         assert!(error.message.contains("may have happened"), "{error:?}");
         assert!(
-            error.message.contains("does not belong to transaction t"),
+            error
+                .message
+                .contains("not known to belong to transaction t"),
             "{error:?}"
         );
         assert!(!error.unsent);
@@ -521,4 +523,50 @@ fn statements_that_went_together_in_a_transaction_are_repeated_together_outside_
             bench.sends_nothing(conn);
         }
     }
+}
+
+// rule: X-6, E-2, X-2
+#[test]
+fn what_was_part_of_a_transaction_that_was_recovered_is_recovered_in_it() {
+    let (mut bench, conn) = Bench::connected();
+    let given = |reference: &str, position| Given {
+        reference: Some(reference.into()),
+        position,
+        ..Given::default()
+    };
+    let begin = prepare(&mut bench, "BEGIN;", given(OTHER, None)).unwrap();
+    let call = bench.call(Call::Execute(begin));
+    let (request, _) = bench.command(conn);
+    bench.reply(conn, request, bound(completed(OTHER), transaction("t", 0)));
+    bench.outcome(call);
+    let append = prepare(&mut bench, "STOP;", given(REFERENCE, Some(0))).unwrap();
+    bench.call(Call::Execute(append));
+    let (_, command) = bench.command(conn);
+    assert_eq!(command.execution_reference, REFERENCE);
+    assert_eq!(command.expected_transaction_position, Some(0));
+}
+
+// rule: X-6, E-2
+#[test]
+fn what_this_session_sent_in_a_transaction_may_be_given_again() {
+    let (mut bench, conn) = Bench::connected();
+    bench.begin(conn, "t");
+    let (first, _, reference) = bench.execute("STOP;");
+    bench.command(conn);
+    bench.stop(first, Stop::Deadline);
+    bench.fails(first, ErrorKind::Deadline);
+    let given = Given {
+        reference: Some(reference.clone()),
+        position: Some(0),
+        ..Given::default()
+    };
+    let again = prepare(&mut bench, "STOP;", given).unwrap();
+    let call = bench.call(Call::Execute(again));
+    bench.lose(conn);
+    let conn = bench.reconnected();
+    let (request, _) = bench.transaction_attach(conn);
+    bench.reply(conn, request, transaction_attached(transaction("t", 0)));
+    let (_, command) = bench.command(conn);
+    assert_eq!(command.execution_reference, reference);
+    assert!(bench.is_waiting(call));
 }
