@@ -410,6 +410,7 @@ impl<'n> Play<'n> {
             1 => {
                 self.command("d", "CREATE IF NOT EXISTS SCHEMA key (name STRING)");
                 self.step("nxx_outcome_already_existed", &[]);
+                self.step("nxx_statement", &[("query", Wish::Text(b"USE d"))]);
                 self.command("d", "SHOW NONSENSE");
                 self.step("nx_outcome_diagnostic", &[]);
                 self.step("nx_error_execution_reference", &[]);

@@ -147,6 +147,7 @@ impl Play<'_> {
         let fails = matches!(function.gives, Gives::Error | Gives::Truth) && !succeeded;
         let rows = arguments.number(function, "rows");
         let millis = arguments.number(function, "deadline_millis");
+        let mut texts = Vec::new();
         for ((name, _), given) in function.takes.iter().zip(arguments.given) {
             match given {
                 Given::Made(object, place) => {
@@ -217,7 +218,9 @@ impl Play<'_> {
                         }
                     }
                 }
-                Given::Handle(..) | Given::Read(_) | Given::Number(_) => {}
+                // What is lent may be a part of it.
+                Given::Read(text) => texts.push(text),
+                Given::Handle(..) | Given::Number(_) => {}
             }
         }
         complete && succeeded
