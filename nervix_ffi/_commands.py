@@ -93,8 +93,9 @@ class Commands(ABC):
 
     def _execute(self, query: str, limit: Limit, check: bool, transaction: Transaction | None = None) -> Outcome:
         """Prepares a command and runs it, in the transaction if one is given."""
-        self._settle(limit, ends=recognise(query).kind in ENDS)
-        execution = self._prepare(query, limit, transaction=transaction)
+        statement = recognise(query)
+        self._settle(limit, ends=statement.kind in ENDS)
+        execution = self._prepare(query, limit, transaction=transaction, statement=statement)
         outcome = self._carry_out(execution, limit, check)
         execution.release()
         return outcome
@@ -124,9 +125,10 @@ class Commands(ABC):
         position: int | None = None,
         preview: TransactionPreview | None = None,
         transaction: Transaction | None = None,
+        statement: Statement | None = None,
     ) -> Execution:
         data = encode(query, "the command")
-        statement = recognise(query)
+        statement = statement or recognise(query)
         held = transaction or self._held.transaction()
         if reference is not None and (held is None or preview is None or preview.transaction != held.id):
             # It was sent before: as part of another one, or of none.
@@ -175,7 +177,7 @@ class Commands(ABC):
                     TOKEN,
                     out.place,
                 )
-            return Execution(self, query, scope, out.take(), held, given=reference is not None)
+            return Execution(self, query, scope, out.take(), held, given=reference is not None, statement=statement)
 
     def _prepare_as(self, domain: str | None, transaction: str | None, query: bytes, limit: Limit, out: Out) -> None:
         """Has the library prepare a command of a domain, or of the one that it has selected, and of one transaction alone if named."""

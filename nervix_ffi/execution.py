@@ -14,7 +14,7 @@ from nervix_ffi._handle import Handle
 from nervix_ffi._held import nothing
 from nervix_ffi._library import extension, ffi, lib
 from nervix_ffi._native import read_bytes, read_text
-from nervix_ffi._statement import recognise
+from nervix_ffi._statement import Statement, recognise
 from nervix_ffi._told import inline
 from nervix_ffi.cancel import Cancel, Limit
 from nervix_ffi.enums import Disposition
@@ -52,13 +52,14 @@ class Execution:
         pointer: CData,
         transaction: Transaction | None = None,
         given: bool = False,
+        statement: Statement | None = None,
     ) -> None:
         self._session = session
         #: The transaction that it is of, or that was under way when it was prepared.
         self._transaction: Callable[[], Transaction | None] = nothing if transaction is None else weakref.ref(transaction)
         self._handle = Handle("execution", pointer)
         self.query = query
-        self._statement = recognise(query)
+        self._statement = statement or recognise(query)
         #: The server found it malformed or oversized.
         self._condemned = False
         #: It was run, and may have been sent.

@@ -230,6 +230,15 @@ def test_a_revert_that_the_server_found_malformed_is_made_again_by_the_host(
 
 @pytest.mark.rule("T-6", "X-5")
 def test_a_revert_found_malformed_is_not_made_again_once_a_commit_is_known(node: LoopbackNode, session: Session) -> None:
+    tx, reference = malformed_behind_a_lost_commit(node, session, "REVERT;")
+    assert tx.revert(timeout=PATIENCE).completed
+    assert requests_of(node, reference) == 1
+    assert session.execute(LATER, timeout=PATIENCE).admission is None
+    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+
+
+def malformed_behind_a_lost_commit(node: LoopbackNode, session: Session, query: str) -> tuple[nervix_ffi.Transaction, str | None]:
+    """A block that raises after its commit was lost and another end of it found malformed, of which the session then sends none."""
     with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
         tx.execute(SCHEMA, timeout=PATIENCE)
         node.control("cut", when="before", how="abort", **REQUEST)
@@ -239,17 +248,14 @@ def test_a_revert_found_malformed_is_not_made_again_once_a_commit_is_known(node:
         node.control("accept", mode="accept")
         node.control("cut", when="before", how="status", code=13, **REQUEST)
         with pytest.raises(nervix_ffi.UncertainError) as malformed:
-            session.execute("REVERT;", timeout=PATIENCE)
+            session.execute(query, timeout=PATIENCE)
         _ = 1 / 0
     # What the session asks about is the commit; that one is refused.
     node.control("disposition", disposition="RequestFailed", execute=False)
     with pytest.raises(nervix_ffi.TransportError, match="not sent again by itself"):
         session.execute(LATER, timeout=PATIENCE)
     assert requests_of(node, malformed.value.reference) == 0
-    assert tx.revert(timeout=PATIENCE).completed
-    assert requests_of(node, malformed.value.reference) == 1
-    assert session.execute(LATER, timeout=PATIENCE).admission is None
-    assert [it["state"] for it in transactions(node)] == ["REVERTED"]
+    return tx, malformed.value.reference
 
 
 def requests_of(node: LoopbackNode, reference: str | None) -> int:
@@ -323,21 +329,7 @@ def lose(node: LoopbackNode, execution: nervix_ffi.Execution) -> None:
 def test_no_commit_that_the_server_found_malformed_is_made_when_another_one_is_known(
     node: LoopbackNode, session: Session
 ) -> None:
-    with pytest.raises(ZeroDivisionError), session.transaction(timeout=PATIENCE) as tx:  # noqa: PT012
-        tx.execute(SCHEMA, timeout=PATIENCE)
-        node.control("cut", how="abort", when="before", **REQUEST)
-        node.control("accept", mode="refuse")
-        with pytest.raises(nervix_ffi.DeadlineError):
-            tx.commit(timeout=0.2)
-        node.control("accept", mode="accept")
-        node.control("cut", when="before", how="status", code=13, **REQUEST)
-        with pytest.raises(nervix_ffi.UncertainError) as malformed:
-            session.execute("COMMIT;", timeout=PATIENCE)
-        _ = 1 / 0
-    node.control("disposition", disposition="RequestFailed", execute=False)
-    with pytest.raises(nervix_ffi.TransportError, match="not sent again by itself"):
-        session.execute(LATER, timeout=PATIENCE)
-    assert requests_of(node, malformed.value.reference) == 0
+    malformed_behind_a_lost_commit(node, session, "COMMIT;")
     assert not exists(node, "SCHEMA made")
 
 
